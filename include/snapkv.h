@@ -1,0 +1,2514 @@
+/* snapkv.h - SnapKV in one header: shrink the KV cache of a long prompt before decoding.
+ * MIT licence (end of file). C99 or C++11, libc only, no allocation, no globals, no threads.
+ *
+ *   #include "snapkv.h" // cc -O3 -march=native -I include examples/quickstart.c -lm
+ *   #include <stdio.h>
+ *   #include <stdlib.h>
+ *   enum { H = 4, L = 8192, D = 64, W = 32, ROW = 4 * D }; // heads, length, dims, window, bytes
+ *   static float Q[H * W * D], K[H * L * D], V[H * L * D]; // [head][position][dim]; Q: the last W
+ *   static int32_t kept[2048];                             // slot of the small cache -> position
+ *   int main(void) {
+ *       for (int i = 0; i < H * L * D; i++) K[i] = Q[i % (H * W * D)] = (float)(rand() % 99) / 50;
+ *       snapkv_config config = snapkv_default_config(); // keep 2048: the last 32, the best others
+ *       snapkv_layer layer = {.n_query_heads = H, .n_kv_heads = H, .length = L, .head_dim = D,
+ *           .queries = {.data = Q, .head_stride = W * ROW, .row_stride = ROW},
+ *           .keys = {.data = K, .head_stride = L * ROW, .row_stride = ROW},
+ *           .values = {.data = V, .head_stride = L * ROW, .row_stride = ROW}};
+ *       snapkv_rows_out k_out = {K, L * ROW, ROW}, v_out = {V, L * ROW, ROW}; // here: in place
+ *       size_t size = snapkv_workspace_size(&config, &layer);
+ *       void *workspace = malloc(size);
+ *       for (size_t set = 0; set < snapkv_set_count(&config, &layer); set++)
+ *           printf("head %d: %s\n", (int)set, snapkv_status_string(snapkv_compress(&config, &layer,
+ *               set, kept, &k_out, &v_out, NULL, workspace, size)));
+ *   }
+ *
+ * The last W queries of the prompt vote: each spreads one softmax over all it may see, and what
+ * falls on the earlier positions is summed, pooled and ranked. The best, and the window, stay.
+ */
+#ifndef SNAPKV_H
+#define SNAPKV_H
+
+/* ---- Build options ---------------------------------------------------------------------------
+ *
+ * Define before the include, or with -D. Each is always defined to a value.
+ *
+ * SNAPKV_ISA         SNAPKV_ISA_SCALAR, _AVX2, _AVX512 or _NEON. Default: the best that the
+ *                    compiler's flags allow. One that they don't allow is an #error.
+ * SNAPKV_API         The linkage of every function. Default: static inline.
+ * SNAPKV_SCALAR_FMA  1: the scalar path multiplies and adds with fmaf, and returns the bits of the
+ *                    vector paths. Default: 1 where the target has it in hardware, else 0. Without
+ *                    the hardware fmaf is a library call, some 20 times slower.
+ * SNAPKV_MEMCPY      Copies the rows of a gather. Default: memcpy. */
+
+#define SNAPKV_ISA_SCALAR 1
+#define SNAPKV_ISA_AVX2   2
+#define SNAPKV_ISA_AVX512 3
+#define SNAPKV_ISA_NEON   4
+
+/* MSVC announces AVX2 alone, and means FMA and F16C too. */
+#if defined(__AVX2__) && defined(_MSC_VER) && !defined(__clang__)
+#define SKV_HAS_AVX2 1
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define SKV_HAS_AVX2 1
+#else
+#define SKV_HAS_AVX2 0
+#endif
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define SKV_HAS_AVX512 1
+#else
+#define SKV_HAS_AVX512 0
+#endif
+
+/* 32-bit Arm flushes subnormals in NEON: other bits, so it takes the scalar path. */
+#if defined(__aarch64__) || defined(_M_ARM64)
+#define SKV_HAS_NEON 1
+#else
+#define SKV_HAS_NEON 0
+#endif
+
+#ifndef SNAPKV_ISA
+#if SKV_HAS_AVX512
+#define SNAPKV_ISA SNAPKV_ISA_AVX512
+#elif SKV_HAS_AVX2
+#define SNAPKV_ISA SNAPKV_ISA_AVX2
+#elif SKV_HAS_NEON
+#define SNAPKV_ISA SNAPKV_ISA_NEON
+#else
+#define SNAPKV_ISA SNAPKV_ISA_SCALAR
+#endif
+#endif
+
+#ifndef SNAPKV_API
+#define SNAPKV_API static inline
+#endif
+
+#ifndef SNAPKV_SCALAR_FMA
+#if defined(__FMA__) || defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA) || SKV_HAS_NEON
+#define SNAPKV_SCALAR_FMA 1
+#elif SKV_HAS_AVX2
+#define SNAPKV_SCALAR_FMA 1
+#else
+#define SNAPKV_SCALAR_FMA 0
+#endif
+#endif
+
+#ifndef SNAPKV_MEMCPY
+#define SNAPKV_MEMCPY memcpy
+#endif
+
+/* ---- Version and includes ------------------------------------------------------------------ */
+
+#define SNAPKV_VERSION_MAJOR 1
+#define SNAPKV_VERSION_MINOR 0
+#define SNAPKV_VERSION_PATCH 0
+
+#include <math.h>   /* fmaf, sqrtf */
+#include <stddef.h> /* size_t */
+#include <stdint.h> /* int32_t, uint32_t, uint64_t, uintptr_t */
+#include <string.h> /* memcpy, memset */
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Types -----------------------------------------------------------------------------------
+ *
+ * Symbols in the comments: L length of the prompt, W observation window, P = L - W prefix,
+ * C capacity, D head dimension, G query heads per K/V head. */
+
+typedef enum snapkv_status {
+    SNAPKV_OK = 0,
+    SNAPKV_ERROR_NULL,      /* a required pointer is NULL */
+    SNAPKV_ERROR_SHAPE,     /* zero size, heads that don't divide, length > INT32_MAX, overflow */
+    SNAPKV_ERROR_STRIDE,    /* rows overlap or are not aligned to their element; bad block table */
+    SNAPKV_ERROR_WINDOW,    /* window is 0 or above length */
+    SNAPKV_ERROR_CAPACITY,  /* capacity <= window + n_sink */
+    SNAPKV_ERROR_KERNEL,    /* kernel_size is 0 or even */
+    SNAPKV_ERROR_OPTION,    /* unknown enum value; scale, softcap, slope or sink logit not finite,
+                               or negative where it can't be; custom rows without row_bytes */
+    SNAPKV_ERROR_WORKSPACE, /* smaller than snapkv_workspace_min(), or not aligned to float */
+    SNAPKV_ERROR_INDEX,     /* a set, head, position or slot out of range */
+    SNAPKV_ERROR_ALIAS,     /* source and destination overlap in a way the call can't serve */
+    SNAPKV_ERROR_NOT_FINITE /* a logit that some query sees, or a score, is NaN or infinite */
+} snapkv_status;
+
+typedef enum snapkv_dtype { SNAPKV_F32, SNAPKV_F16, SNAPKV_BF16, SNAPKV_CUSTOM } snapkv_dtype;
+
+typedef enum snapkv_pooling {
+    SNAPKV_POOL_AVG, /* zeros outside, always divided by kernel_size */
+    SNAPKV_POOL_MAX  /* positions outside ignored */
+} snapkv_pooling;
+
+typedef enum snapkv_order {
+    SNAPKV_BY_POSITION, /* ascending */
+    SNAPKV_BY_SCORE     /* pinned, then falling score, then the window: the official order */
+} snapkv_order;
+
+typedef enum snapkv_sharing {
+    SNAPKV_PER_KV_HEAD,    /* a list per K/V head: the cache stays in native GQA */
+    SNAPKV_PER_QUERY_HEAD, /* a list per query head: K/V expanded, as the official code does */
+    SNAPKV_PER_LAYER       /* one list: for a cache with one position table per layer */
+} snapkv_sharing;
+
+typedef enum snapkv_reduce { SNAPKV_REDUCE_MEAN, SNAPKV_REDUCE_MAX } snapkv_reduce;
+
+/* The policy: the same for every layer, or one per layer. */
+typedef struct snapkv_config {
+    size_t         window;      /* W: last queries that vote; always kept */
+    size_t         capacity;    /* C: positions kept per list, window included */
+    size_t         kernel_size; /* of the pooling; odd; 1: none */
+    size_t         n_sink;      /* first positions pinned; they count towards the capacity */
+    snapkv_pooling pooling;
+    snapkv_order   order;
+    snapkv_sharing sharing;
+    snapkv_reduce  reduce;      /* of the pooled scores of the query heads that share a list */
+} snapkv_config;
+
+/* Converts one row of a custom dtype (q8_0, fp8, ...) to head_dim floats. */
+typedef void (*snapkv_decode_fn)(const void *row, float *out, size_t head_dim);
+
+/* A read-only view of [head][position][dim], in either nesting; strides in bytes. Rows are aligned
+ * to their element, custom rows to a byte. Zero what you don't use. */
+typedef struct snapkv_rows {
+    const void      *data;
+    size_t           head_stride; /* read only when there are several heads */
+    size_t           row_stride;
+    size_t           row_bytes;   /* what a gather copies of a row; 0: head_dim elements of dtype */
+    snapkv_dtype     dtype;
+    snapkv_decode_fn decode;      /* SNAPKV_CUSTOM only */
+    const int32_t   *block_table; /* paged caches; NULL: contiguous. Position p is row
+                                     p % block_rows of block block_table[p / block_rows], which
+                                     starts at data + block * block_stride; heads step inside it */
+    size_t           block_rows;
+    size_t           block_stride;
+} snapkv_rows;
+
+/* Where a gather writes: [head][slot], strides in bytes. */
+typedef struct snapkv_rows_out {
+    void  *data;
+    size_t head_stride;
+    size_t row_stride;
+} snapkv_rows_out;
+
+/* One layer of one sequence, without padding. Keys and queries as the model uses them, rotated. */
+typedef struct snapkv_layer {
+    size_t       n_query_heads;
+    size_t       n_kv_heads;
+    size_t       length;       /* L */
+    size_t       head_dim;     /* D */
+    snapkv_rows  queries;      /* [n_query_heads][window][head_dim]; row 0 is position L - W */
+    snapkv_rows  keys;         /* [n_kv_heads][length][head_dim] */
+    snapkv_rows  values;       /* [n_kv_heads][length]; only moved; for snapkv_compress alone */
+    float        scale;        /* of the dot products; 0: 1 / sqrt(head_dim) */
+    float        softcap;      /* logit = softcap * tanh(logit / softcap); 0: none */
+    size_t       span;         /* sliding window: position t sees j > t - span; 0: full causal */
+    const float *sink_logits;  /* [n_query_heads] or NULL: join the softmax denominator only */
+    const float *alibi_slopes; /* [n_query_heads] or NULL: logit += slope * (j - t) */
+} snapkv_layer;
+
+typedef struct snapkv_selection {
+    size_t n_kept;   /* entries written to kept */
+    float  coverage; /* share of the window's attention mass that the kept positions hold, 0..1 */
+    int    bypassed; /* 1: the prompt was shorter than the capacity, everything is kept */
+} snapkv_selection;
+
+typedef struct snapkv_model {
+    size_t batch, n_layers, n_query_heads, n_kv_heads, head_dim;
+    size_t element_size; /* bytes */
+} snapkv_model;
+
+typedef struct snapkv_ledger {
+    uint64_t full_bytes;      /* native GQA, every position: 2 B N Hkv (L + g) D s */
+    uint64_t kept_bytes;      /* 2 B N H (min(L, C) + g) D s; H: Hq when expanded, else Hkv */
+    uint64_t score_bytes;     /* a W x L float matrix for the query heads of a layer: 4 B Hq W L */
+    uint64_t workspace_bytes; /* what this library asks for instead, per thread */
+} snapkv_ledger;
+
+/* Where a compressed sequence stands. A kept key remembers its position (it is rotated by it), so
+ * the logical position and the slot of the cache part ways. */
+typedef struct snapkv_cursor {
+    size_t prompt_length, prompt_kept, generated;
+} snapkv_cursor;
+
+/* ---- Public functions ------------------------------------------------------------------------
+ *
+ * Every call is re-entrant and keeps nothing. On any error no output is written (the workspace is
+ * not an output). `in`, `out` and `tmp` give the shapes. A function that takes a workspace works
+ * with any size from snapkv_workspace_min() up and returns the same bits with each. Outputs must
+ * not overlap inputs, except where a function says so. */
+
+/* Window 32, capacity 2048, average pooling of 5, by position, per K/V head, mean, none pinned. */
+SNAPKV_API snapkv_config snapkv_default_config(void);
+
+/* The same per query head and by score: what the official code does (commit e216ddc8). */
+SNAPKV_API snapkv_config snapkv_official_config(void);
+
+/* A short English text, never NULL. */
+SNAPKV_API const char *snapkv_status_string(snapkv_status status);
+
+/* --- A layer --- */
+
+/* Every rule of the statuses above but WORKSPACE, INDEX, ALIAS and NOT_FINITE, before any work.
+ * Values are checked when values.data is not NULL. */
+SNAPKV_API snapkv_status snapkv_check(const snapkv_config *config, const snapkv_layer *layer);
+
+/* Lists per layer under config->sharing; 0: invalid. Like the workspace sizes below it needs only
+ * the policy and the sizes of the layer, no pointers. */
+SNAPKV_API size_t snapkv_set_count(const snapkv_config *config, const snapkv_layer *layer);
+
+/* min(length, capacity): the entries of a kept list. 0 for a NULL config. */
+SNAPKV_API size_t snapkv_kept_count(const snapkv_config *config, size_t length);
+
+/* Bytes for the fastest run: about 4 W L per query head that shares a list. 0: invalid. */
+SNAPKV_API size_t snapkv_workspace_size(const snapkv_config *config, const snapkv_layer *layer);
+
+/* Bytes for the slowest run, about twice the time: no W x L buffer. 0: invalid. A size between the
+ * two is used in full. */
+SNAPKV_API size_t snapkv_workspace_min(const snapkv_config *config, const snapkv_layer *layer);
+
+/* Chooses the positions that one set keeps. Reads Q and K, changes neither.
+ *
+ *   in   set        0 .. set_count - 1: a K/V head, a query head, or 0 for the layer
+ *   out  kept       [snapkv_kept_count()]  original positions; the last W are the window
+ *        scores     [length - window]      pooled and reduced; NULL: not wanted
+ *        selection                         NULL: not wanted
+ *   tmp  workspace
+ *
+ * A prompt shorter than the capacity is bypassed: all is kept, scores stay as they are, coverage is
+ * 1. Coverage is 1 - (sum of the dropped votes) / W, averaged over the query heads of the set.
+ *
+ * Errors: those of snapkv_check, INDEX (set), WORKSPACE, ALIAS (an output in the workspace or in
+ * another output), NOT_FINITE. */
+SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv_layer *layer,
+                                       size_t set, int32_t *kept, float *scores,
+                                       snapkv_selection *selection, void *workspace,
+                                       size_t workspace_size);
+
+/* Selects one set, then gathers its keys and its values with that list. Call it after the prefill
+ * attention of the layer has used the full K and V.
+ *
+ *   out  kept        [snapkv_kept_count()]
+ *        keys_out    output head `set`, for PER_LAYER every K/V head; slots 0 .. kept_count - 1
+ *        values_out  likewise
+ *
+ * A query-head set reads source head set / G. In place (keys_out is layer->keys.data with its
+ * strides, values_out likewise) works for contiguous rows and SNAPKV_BY_POSITION, except for query
+ * heads of a group, whose lists differ while they read the same rows.
+ *
+ * Errors: those of snapkv_select, NULL or OPTION (values, custom row_bytes), STRIDE (outputs),
+ * ALIAS (an output row overlaps a row that this set or another may still read). */
+SNAPKV_API snapkv_status snapkv_compress(const snapkv_config *config, const snapkv_layer *layer,
+                                         size_t set, int32_t *kept,
+                                         const snapkv_rows_out *keys_out,
+                                         const snapkv_rows_out *values_out,
+                                         snapkv_selection *selection, void *workspace,
+                                         size_t workspace_size);
+
+/* --- Building blocks: one head, each usable alone --- */
+
+/* Votes of one query head: how much the observation window attends to each prefix position.
+ *
+ *   out  votes      [length - window]  sum over the window of the softmax weights, 0 .. window
+ *   tmp  workspace
+ *
+ * Each softmax spans all positions that its query sees, the window too; the window's columns are
+ * dropped only afterwards. They must be in the denominator, or a query that attends mostly to
+ * itself would vote as loudly as the others.
+ *
+ * Uses of the config the window and, for the workspace, the sharing. Errors: as snapkv_check
+ * without CAPACITY and KERNEL; WINDOW also when there is no prefix; INDEX (query_head); WORKSPACE;
+ * ALIAS; NOT_FINITE. */
+SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_layer *layer,
+                                     size_t query_head, float *votes, void *workspace,
+                                     size_t workspace_size);
+
+/* Pools n votes, stride 1, centred. Takes n times min(kernel_size, n) operations.
+ *
+ *   in   votes   [n]  finite
+ *   out  scores  [n]  must not overlap votes: ALIAS
+ *
+ * Errors: NULL, SHAPE (n is 0 or above INT32_MAX), KERNEL, OPTION, ALIAS, NOT_FINITE. */
+SNAPKV_API snapkv_status snapkv_pool(const float *votes, size_t n, size_t kernel_size,
+                                     snapkv_pooling pooling, float *scores);
+
+/* The k highest scores, ties to the lower position, +0 and -0 tied. Linear in n by position;
+ * sorting by score adds k log k.
+ *
+ *   in   scores   [n]  finite
+ *   out  indices  [k]
+ *
+ * k = 0 writes nothing. Errors: NULL, SHAPE (n is 0 or above INT32_MAX, k > n), OPTION, ALIAS,
+ * NOT_FINITE. */
+SNAPKV_API snapkv_status snapkv_top_k(const float *scores, size_t n, size_t k, snapkv_order order,
+                                      int32_t *indices);
+
+/* Copies the rows that kept lists, in its order: opaque bytes, so quantised rows survive.
+ *
+ *   in   kept  [n_kept]  0 .. n_rows - 1
+ *        src   [n_rows]  rows of row_bytes, src_stride bytes apart
+ *   out  dst   [n_kept]  rows of row_bytes, dst_stride bytes apart
+ *
+ * In place (dst == src, equal strides) works when kept ascends; any other overlap is ALIAS.
+ * Errors: NULL, SHAPE (n_rows or row_bytes is 0, overflow), STRIDE, INDEX, ALIAS. */
+SNAPKV_API snapkv_status snapkv_gather_rows(const int32_t *kept, size_t n_kept, const void *src,
+                                            size_t src_stride, size_t n_rows, size_t row_bytes,
+                                            void *dst, size_t dst_stride);
+
+/* The same for a transposed V: [dim][position], n_rows = head_dim rows of n_columns positions.
+ *
+ *   in   kept  [n_kept]             0 .. n_columns - 1
+ *        src   [n_rows][n_columns]  elements of element_size bytes, rows src_stride bytes apart
+ *   out  dst   [n_rows][n_kept]     rows dst_stride bytes apart
+ *
+ * In place and errors as above. */
+SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kept, const void *src,
+                                               size_t src_stride, size_t n_columns,
+                                               size_t element_size, size_t n_rows, void *dst,
+                                               size_t dst_stride);
+
+/* --- What was saved, and what was lost --- */
+
+/* The bytes of a cache with `generated` tokens appended after the prompt. Errors: NULL, SHAPE (also
+ * a count beyond 64 bits), WINDOW, CAPACITY, KERNEL, OPTION. */
+SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapkv_model *model,
+                                        size_t length, size_t generated, snapkv_ledger *ledger);
+
+/* The share of one later query's attention over the whole prompt that the kept positions hold. A
+ * sink logit, which is never evicted, counts as kept; so does what the query's span hides.
+ *
+ *   in   query     [head_dim]  float, rotated, of query head query_head
+ *        position  its logical position, length - 1 .. INT32_MAX: for ALiBi and span
+ *        kept      [n_kept]    in any order; a position listed twice counts once
+ *   out  mass      0 .. 1
+ *   tmp  workspace             any that serves snapkv_select
+ *
+ * Errors: as snapkv_vote, with INDEX also for position and kept. */
+SNAPKV_API snapkv_status snapkv_retained_mass(const snapkv_config *config,
+                                              const snapkv_layer *layer, size_t query_head,
+                                              const float *query, size_t position,
+                                              const int32_t *kept, size_t n_kept, float *mass,
+                                              void *workspace, size_t workspace_size);
+
+/* 2 (1 - mass) value_norm_max: how far, in that norm, the attention output of that query can move
+ * when the rest is evicted (triangle inequality). */
+SNAPKV_API float snapkv_error_bound(float mass, float value_norm_max);
+
+/* --- Where a compressed sequence stands --- */
+
+/* After the prompt: nothing generated. All zero for a NULL config. */
+SNAPKV_API snapkv_cursor snapkv_cursor_start(const snapkv_config *config, size_t length);
+
+/* prompt_length + generated: the position that RoPE rotates the next token by. */
+SNAPKV_API size_t snapkv_next_position(const snapkv_cursor *cursor);
+
+/* prompt_kept + generated: the slot that the next token's K/V row goes to. */
+SNAPKV_API size_t snapkv_next_slot(const snapkv_cursor *cursor);
+
+/* n_tokens more have their K/V in the cache. Errors: NULL, SHAPE (overflow). */
+SNAPKV_API snapkv_status snapkv_append(snapkv_cursor *cursor, size_t n_tokens);
+
+/* The last n_tokens are taken back (speculative decoding). Errors: NULL, INDEX (more than were
+ * generated). */
+SNAPKV_API snapkv_status snapkv_rewind(snapkv_cursor *cursor, size_t n_tokens);
+
+/* The logical position of a slot. `kept` [prompt_kept] is needed for a prompt's slot only. Errors:
+ * NULL, INDEX (nothing is in that slot, or kept lies outside the prompt). */
+SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const int32_t *kept,
+                                              size_t slot, size_t *position);
+
+/* ==============================================================================================
+ * Nothing below is API: names with skv_ and SKV_ may change with every version.
+ * ============================================================================================== */
+
+#ifdef __cplusplus
+} /* extern "C": the intrinsics' headers have their own linkage */
+#endif
+
+/* ---- Portability --------------------------------------------------------------------------- */
+
+/* The kernels are written once over constants that only inlining and unrolling fold away. */
+#if defined(__GNUC__) || defined(__clang__)
+#define SKV_INLINE static inline __attribute__((always_inline))
+#elif defined(_MSC_VER)
+#define SKV_INLINE static __forceinline
+#else
+#define SKV_INLINE static inline
+#endif
+
+/* Full unrolling keeps a register tile in registers at -O2 as well. */
+#if defined(__clang__)
+#define SKV_UNROLL _Pragma("unroll")
+#elif defined(__GNUC__)
+#define SKV_UNROLL _Pragma("GCC unroll 16")
+#else
+#define SKV_UNROLL
+#endif
+
+/* A hint; compilers that have no name for it go without. */
+#if defined(__GNUC__) || defined(__clang__)
+#define SKV_PREFETCH(address) __builtin_prefetch(address)
+#else
+#define SKV_PREFETCH(address) ((void)(address))
+#endif
+
+/* ---- ISA choice ------------------------------------------------------------------------------
+ *
+ * SKV_LANES       floats of a native vector
+ * SKV_TILE_KEYS   the register tile of the logits: keys x native vectors of queries. Keys times
+ * SKV_TILE_VECS   vectors are the accumulators: enough to hide the latency of the multiply-adds
+ *                 (2 a cycle, 4 cycles: 8), with registers left for the queries and one key. */
+
+#if SNAPKV_ISA == SNAPKV_ISA_AVX512
+#if !SKV_HAS_AVX512
+#error "SNAPKV_ISA_AVX512 needs -mavx512f -mavx512bw -mavx512dq -mavx512vl (MSVC: /arch:AVX512)"
+#endif
+#include <immintrin.h>
+#define SNAPKV_ISA_NAME "AVX-512"
+#define SKV_LANES       16
+#define SKV_TILE_KEYS   12 /* 24 accumulators + 2 queries + 1 key of 32 registers */
+#define SKV_TILE_VECS   2
+
+#elif SNAPKV_ISA == SNAPKV_ISA_AVX2
+#if !SKV_HAS_AVX2
+#error "SNAPKV_ISA_AVX2 needs -mavx2 -mfma -mf16c (MSVC: /arch:AVX2)"
+#endif
+#include <immintrin.h>
+#define SNAPKV_ISA_NAME "AVX2"
+#define SKV_LANES       8
+#define SKV_TILE_KEYS   6 /* 12 accumulators + 2 queries + 1 key of 16 registers */
+#define SKV_TILE_VECS   2
+
+#elif SNAPKV_ISA == SNAPKV_ISA_NEON
+#if !SKV_HAS_NEON
+#error "SNAPKV_ISA_NEON needs an AArch64 target"
+#endif
+#include <arm_neon.h>
+#define SNAPKV_ISA_NAME "NEON"
+#define SKV_LANES       4
+#define SKV_TILE_KEYS   6 /* 24 accumulators + 4 queries + 1 key of 32 registers */
+#define SKV_TILE_VECS   4
+
+#elif SNAPKV_ISA == SNAPKV_ISA_SCALAR
+#define SNAPKV_ISA_NAME "scalar"
+#define SKV_LANES       4
+#define SKV_TILE_KEYS   4
+#define SKV_TILE_VECS   1
+
+#else
+#error "SNAPKV_ISA is none of SNAPKV_ISA_SCALAR, _AVX2, _AVX512, _NEON"
+#endif
+
+/* ---- Lane primitives: one block per ISA, the same functions in the same order ---------------
+ *
+ * skv_vec holds SKV_LANES floats, skv_int as many int32. skv_fma is a * b + c and skv_fnma is
+ * c - a * b, rounded once. skv_max is a > b ? a : b, the second for a NaN. A mask lane is all ones
+ * or zero; skv_mask_gt has a bit per lane. skv_sum_block adds the 16 lanes of one block: lane i to
+ * lane i + 8, then + 4, + 2, + 1. */
+
+#if SNAPKV_ISA == SNAPKV_ISA_AVX512
+
+typedef __m512 skv_vec;
+typedef __m512i skv_int;
+
+SKV_INLINE skv_vec skv_load(const float *p) { return _mm512_loadu_ps(p); }
+SKV_INLINE void skv_store(float *p, skv_vec a) { _mm512_storeu_ps(p, a); }
+SKV_INLINE skv_vec skv_set1(float x) { return _mm512_set1_ps(x); }
+SKV_INLINE skv_vec skv_add(skv_vec a, skv_vec b) { return _mm512_add_ps(a, b); }
+SKV_INLINE skv_vec skv_sub(skv_vec a, skv_vec b) { return _mm512_sub_ps(a, b); }
+SKV_INLINE skv_vec skv_mul(skv_vec a, skv_vec b) { return _mm512_mul_ps(a, b); }
+SKV_INLINE skv_vec skv_div(skv_vec a, skv_vec b) { return _mm512_div_ps(a, b); }
+SKV_INLINE skv_vec skv_fma(skv_vec a, skv_vec b, skv_vec c) { return _mm512_fmadd_ps(a, b, c); }
+SKV_INLINE skv_vec skv_fnma(skv_vec a, skv_vec b, skv_vec c) { return _mm512_fnmadd_ps(a, b, c); }
+SKV_INLINE skv_vec skv_max(skv_vec a, skv_vec b) { return _mm512_max_ps(a, b); }
+SKV_INLINE skv_int skv_bits(skv_vec a) { return _mm512_castps_si512(a); }
+SKV_INLINE skv_vec skv_from_bits(skv_int a) { return _mm512_castsi512_ps(a); }
+SKV_INLINE skv_vec skv_to_float(skv_int a) { return _mm512_cvtepi32_ps(a); }
+SKV_INLINE skv_int skv_int_load(const void *p) { return _mm512_loadu_si512(p); }
+SKV_INLINE void skv_int_store(void *p, skv_int a) { _mm512_storeu_si512(p, a); }
+SKV_INLINE skv_int skv_int_set1(int32_t x) { return _mm512_set1_epi32(x); }
+SKV_INLINE skv_int skv_int_add(skv_int a, skv_int b) { return _mm512_add_epi32(a, b); }
+SKV_INLINE skv_int skv_int_sub(skv_int a, skv_int b) { return _mm512_sub_epi32(a, b); }
+SKV_INLINE skv_int skv_int_and(skv_int a, skv_int b) { return _mm512_and_si512(a, b); }
+SKV_INLINE skv_int skv_int_xor(skv_int a, skv_int b) { return _mm512_xor_si512(a, b); }
+SKV_INLINE skv_int skv_int_max(skv_int a, skv_int b) { return _mm512_max_epi32(a, b); }
+SKV_INLINE skv_int skv_int_shl(skv_int a, int n) {
+    return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n));
+}
+SKV_INLINE skv_int skv_int_shr(skv_int a, int n) {
+    return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n));
+}
+SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
+    return _mm512_movm_epi32(_mm512_cmpgt_epi32_mask(a, b));
+}
+SKV_INLINE unsigned skv_mask_gt(skv_int a, skv_int b) {
+    return (unsigned)_mm512_cmpgt_epi32_mask(a, b);
+}
+SKV_INLINE skv_vec skv_select(skv_int mask, skv_vec a, skv_vec b) {
+    return _mm512_mask_blend_ps(_mm512_movepi32_mask(mask), b, a);
+}
+SKV_INLINE skv_vec skv_load_f16(const void *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+SKV_INLINE skv_vec skv_load_bf16(const void *p) {
+    const __m256i half = _mm256_loadu_si256((const __m256i *)p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+SKV_INLINE float skv_sum_block(const skv_vec *parts) {
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(parts[0]), 1));
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(parts[0]), high);
+    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}
+
+#elif SNAPKV_ISA == SNAPKV_ISA_AVX2
+
+typedef __m256 skv_vec;
+typedef __m256i skv_int;
+
+SKV_INLINE skv_vec skv_load(const float *p) { return _mm256_loadu_ps(p); }
+SKV_INLINE void skv_store(float *p, skv_vec a) { _mm256_storeu_ps(p, a); }
+SKV_INLINE skv_vec skv_set1(float x) { return _mm256_set1_ps(x); }
+SKV_INLINE skv_vec skv_add(skv_vec a, skv_vec b) { return _mm256_add_ps(a, b); }
+SKV_INLINE skv_vec skv_sub(skv_vec a, skv_vec b) { return _mm256_sub_ps(a, b); }
+SKV_INLINE skv_vec skv_mul(skv_vec a, skv_vec b) { return _mm256_mul_ps(a, b); }
+SKV_INLINE skv_vec skv_div(skv_vec a, skv_vec b) { return _mm256_div_ps(a, b); }
+SKV_INLINE skv_vec skv_fma(skv_vec a, skv_vec b, skv_vec c) { return _mm256_fmadd_ps(a, b, c); }
+SKV_INLINE skv_vec skv_fnma(skv_vec a, skv_vec b, skv_vec c) { return _mm256_fnmadd_ps(a, b, c); }
+SKV_INLINE skv_vec skv_max(skv_vec a, skv_vec b) { return _mm256_max_ps(a, b); }
+SKV_INLINE skv_int skv_bits(skv_vec a) { return _mm256_castps_si256(a); }
+SKV_INLINE skv_vec skv_from_bits(skv_int a) { return _mm256_castsi256_ps(a); }
+SKV_INLINE skv_vec skv_to_float(skv_int a) { return _mm256_cvtepi32_ps(a); }
+SKV_INLINE skv_int skv_int_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+SKV_INLINE void skv_int_store(void *p, skv_int a) { _mm256_storeu_si256((__m256i *)p, a); }
+SKV_INLINE skv_int skv_int_set1(int32_t x) { return _mm256_set1_epi32(x); }
+SKV_INLINE skv_int skv_int_add(skv_int a, skv_int b) { return _mm256_add_epi32(a, b); }
+SKV_INLINE skv_int skv_int_sub(skv_int a, skv_int b) { return _mm256_sub_epi32(a, b); }
+SKV_INLINE skv_int skv_int_and(skv_int a, skv_int b) { return _mm256_and_si256(a, b); }
+SKV_INLINE skv_int skv_int_xor(skv_int a, skv_int b) { return _mm256_xor_si256(a, b); }
+SKV_INLINE skv_int skv_int_max(skv_int a, skv_int b) { return _mm256_max_epi32(a, b); }
+SKV_INLINE skv_int skv_int_shl(skv_int a, int n) {
+    return _mm256_sll_epi32(a, _mm_cvtsi32_si128(n));
+}
+SKV_INLINE skv_int skv_int_shr(skv_int a, int n) {
+    return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n));
+}
+SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) { return _mm256_cmpgt_epi32(a, b); }
+SKV_INLINE unsigned skv_mask_gt(skv_int a, skv_int b) {
+    return (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b)));
+}
+SKV_INLINE skv_vec skv_select(skv_int mask, skv_vec a, skv_vec b) {
+    return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(mask));
+}
+SKV_INLINE skv_vec skv_load_f16(const void *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+SKV_INLINE skv_vec skv_load_bf16(const void *p) {
+    const __m128i half = _mm_loadu_si128((const __m128i *)p);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+SKV_INLINE float skv_sum_block(const skv_vec *parts) {
+    const __m256 eight = _mm256_add_ps(parts[0], parts[1]);
+    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}
+
+#elif SNAPKV_ISA == SNAPKV_ISA_NEON
+
+typedef float32x4_t skv_vec;
+typedef int32x4_t skv_int;
+
+SKV_INLINE skv_vec skv_load(const float *p) { return vld1q_f32(p); }
+SKV_INLINE void skv_store(float *p, skv_vec a) { vst1q_f32(p, a); }
+SKV_INLINE skv_vec skv_set1(float x) { return vdupq_n_f32(x); }
+SKV_INLINE skv_vec skv_add(skv_vec a, skv_vec b) { return vaddq_f32(a, b); }
+SKV_INLINE skv_vec skv_sub(skv_vec a, skv_vec b) { return vsubq_f32(a, b); }
+SKV_INLINE skv_vec skv_mul(skv_vec a, skv_vec b) { return vmulq_f32(a, b); }
+SKV_INLINE skv_vec skv_div(skv_vec a, skv_vec b) { return vdivq_f32(a, b); }
+SKV_INLINE skv_vec skv_fma(skv_vec a, skv_vec b, skv_vec c) { return vfmaq_f32(c, a, b); }
+SKV_INLINE skv_vec skv_fnma(skv_vec a, skv_vec b, skv_vec c) { return vfmsq_f32(c, a, b); }
+SKV_INLINE skv_vec skv_max(skv_vec a, skv_vec b) {
+    return vbslq_f32(vcgtq_f32(a, b), a, b); /* vmaxq orders +0 and -0 and returns NaN */
+}
+SKV_INLINE skv_int skv_bits(skv_vec a) { return vreinterpretq_s32_f32(a); }
+SKV_INLINE skv_vec skv_from_bits(skv_int a) { return vreinterpretq_f32_s32(a); }
+SKV_INLINE skv_vec skv_to_float(skv_int a) { return vcvtq_f32_s32(a); }
+SKV_INLINE skv_int skv_int_load(const void *p) {
+    return vreinterpretq_s32_u8(vld1q_u8((const uint8_t *)p));
+}
+SKV_INLINE void skv_int_store(void *p, skv_int a) {
+    vst1q_u8((uint8_t *)p, vreinterpretq_u8_s32(a));
+}
+SKV_INLINE skv_int skv_int_set1(int32_t x) { return vdupq_n_s32(x); }
+SKV_INLINE skv_int skv_int_add(skv_int a, skv_int b) { return vaddq_s32(a, b); }
+SKV_INLINE skv_int skv_int_sub(skv_int a, skv_int b) { return vsubq_s32(a, b); }
+SKV_INLINE skv_int skv_int_and(skv_int a, skv_int b) { return vandq_s32(a, b); }
+SKV_INLINE skv_int skv_int_xor(skv_int a, skv_int b) { return veorq_s32(a, b); }
+SKV_INLINE skv_int skv_int_max(skv_int a, skv_int b) { return vmaxq_s32(a, b); }
+SKV_INLINE skv_int skv_int_shl(skv_int a, int n) { return vshlq_s32(a, vdupq_n_s32(n)); }
+SKV_INLINE skv_int skv_int_shr(skv_int a, int n) {
+    return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-n)));
+}
+SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
+    return vreinterpretq_s32_u32(vcgtq_s32(a, b));
+}
+SKV_INLINE unsigned skv_mask_gt(skv_int a, skv_int b) {
+    static const uint32_t bit[4] = {1, 2, 4, 8};
+    return vaddvq_u32(vandq_u32(vcgtq_s32(a, b), vld1q_u32(bit)));
+}
+SKV_INLINE skv_vec skv_select(skv_int mask, skv_vec a, skv_vec b) {
+    return vbslq_f32(vreinterpretq_u32_s32(mask), a, b);
+}
+SKV_INLINE skv_vec skv_load_f16(const void *p) {
+    return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8((const uint8_t *)p)));
+}
+SKV_INLINE skv_vec skv_load_bf16(const void *p) {
+    const uint16x4_t half = vreinterpret_u16_u8(vld1_u8((const uint8_t *)p));
+    return vreinterpretq_f32_u32(vshll_n_u16(half, 16));
+}
+SKV_INLINE float skv_sum_block(const skv_vec *parts) {
+    const float32x4_t four =
+        vaddq_f32(vaddq_f32(parts[0], parts[2]), vaddq_f32(parts[1], parts[3]));
+    const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+    return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+
+#else /* SNAPKV_ISA_SCALAR */
+
+typedef struct skv_vec { float lane[SKV_LANES]; } skv_vec;
+typedef struct skv_int { int32_t lane[SKV_LANES]; } skv_int;
+
+/* Without fused multiply-add the two roundings are this path's own: the compiler may fuse them. */
+#if SNAPKV_SCALAR_FMA
+#define SKV_FMA1(a, b, c) fmaf(a, b, c)
+#else
+#define SKV_FMA1(a, b, c) ((a) * (b) + (c))
+#endif
+
+#define SKV_MAP(type, expression)                                                                  \
+    type r;                                                                                        \
+    SKV_UNROLL for (int i = 0; i < SKV_LANES; i++) r.lane[i] = (expression);                       \
+    return r
+
+SKV_INLINE skv_vec skv_load(const float *p) { SKV_MAP(skv_vec, p[i]); }
+SKV_INLINE void skv_store(float *p, skv_vec a) {
+    SKV_UNROLL for (int i = 0; i < SKV_LANES; i++) p[i] = a.lane[i];
+}
+SKV_INLINE skv_vec skv_set1(float x) { SKV_MAP(skv_vec, x); }
+SKV_INLINE skv_vec skv_add(skv_vec a, skv_vec b) { SKV_MAP(skv_vec, a.lane[i] + b.lane[i]); }
+SKV_INLINE skv_vec skv_sub(skv_vec a, skv_vec b) { SKV_MAP(skv_vec, a.lane[i] - b.lane[i]); }
+SKV_INLINE skv_vec skv_mul(skv_vec a, skv_vec b) { SKV_MAP(skv_vec, a.lane[i] * b.lane[i]); }
+SKV_INLINE skv_vec skv_div(skv_vec a, skv_vec b) { SKV_MAP(skv_vec, a.lane[i] / b.lane[i]); }
+SKV_INLINE skv_vec skv_fma(skv_vec a, skv_vec b, skv_vec c) {
+    SKV_MAP(skv_vec, SKV_FMA1(a.lane[i], b.lane[i], c.lane[i]));
+}
+SKV_INLINE skv_vec skv_fnma(skv_vec a, skv_vec b, skv_vec c) {
+    SKV_MAP(skv_vec, SKV_FMA1(-a.lane[i], b.lane[i], c.lane[i]));
+}
+SKV_INLINE skv_vec skv_max(skv_vec a, skv_vec b) {
+    SKV_MAP(skv_vec, a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]);
+}
+SKV_INLINE skv_int skv_bits(skv_vec a) {
+    skv_int r;
+    memcpy(&r, &a, sizeof r);
+    return r;
+}
+SKV_INLINE skv_vec skv_from_bits(skv_int a) {
+    skv_vec r;
+    memcpy(&r, &a, sizeof r);
+    return r;
+}
+SKV_INLINE skv_vec skv_to_float(skv_int a) { SKV_MAP(skv_vec, (float)a.lane[i]); }
+SKV_INLINE skv_int skv_int_load(const void *p) {
+    skv_int r;
+    memcpy(&r, p, sizeof r);
+    return r;
+}
+SKV_INLINE void skv_int_store(void *p, skv_int a) { memcpy(p, &a, sizeof a); }
+SKV_INLINE skv_int skv_int_set1(int32_t x) { SKV_MAP(skv_int, x); }
+SKV_INLINE skv_int skv_int_add(skv_int a, skv_int b) {
+    SKV_MAP(skv_int, (int32_t)((uint32_t)a.lane[i] + (uint32_t)b.lane[i]));
+}
+SKV_INLINE skv_int skv_int_sub(skv_int a, skv_int b) {
+    SKV_MAP(skv_int, (int32_t)((uint32_t)a.lane[i] - (uint32_t)b.lane[i]));
+}
+SKV_INLINE skv_int skv_int_and(skv_int a, skv_int b) { SKV_MAP(skv_int, a.lane[i] & b.lane[i]); }
+SKV_INLINE skv_int skv_int_xor(skv_int a, skv_int b) { SKV_MAP(skv_int, a.lane[i] ^ b.lane[i]); }
+SKV_INLINE skv_int skv_int_max(skv_int a, skv_int b) {
+    SKV_MAP(skv_int, a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]);
+}
+SKV_INLINE skv_int skv_int_shl(skv_int a, int n) {
+    SKV_MAP(skv_int, (int32_t)((uint32_t)a.lane[i] << n));
+}
+SKV_INLINE skv_int skv_int_shr(skv_int a, int n) {
+    SKV_MAP(skv_int, (int32_t)((uint32_t)a.lane[i] >> n));
+}
+SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
+    SKV_MAP(skv_int, a.lane[i] > b.lane[i] ? -1 : 0);
+}
+SKV_INLINE unsigned skv_mask_gt(skv_int a, skv_int b) {
+    unsigned mask = 0;
+    SKV_UNROLL for (int i = 0; i < SKV_LANES; i++) mask |= (unsigned)(a.lane[i] > b.lane[i]) << i;
+    return mask;
+}
+SKV_INLINE skv_vec skv_select(skv_int mask, skv_vec a, skv_vec b) {
+    SKV_MAP(skv_vec, mask.lane[i] ? a.lane[i] : b.lane[i]);
+}
+SKV_INLINE float skv_float_of_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+SKV_INLINE float skv_f16_to_float(uint16_t half) {
+    const uint32_t sign = (uint32_t)(half & 0x8000) << 16;
+    const uint32_t magnitude = half & 0x7FFF;
+    if (magnitude >= 0x7C00) { /* infinity or NaN */
+        return skv_float_of_bits(sign | 0x7F800000 | (magnitude & 0x3FF) << 13);
+    }
+    if (magnitude >= 0x0400) { /* exponent bias 15 to 127 */
+        return skv_float_of_bits(sign | ((magnitude << 13) + ((127 - 15) << 23)));
+    }
+    /* Zero or subnormal: magnitude * 2^-24, exact. */
+    return (sign ? -1.0f : 1.0f) * ((float)magnitude * (1.0f / 16777216.0f));
+}
+SKV_INLINE skv_vec skv_load_f16(const void *p) {
+    uint16_t half[SKV_LANES];
+    memcpy(half, p, sizeof half);
+    SKV_MAP(skv_vec, skv_f16_to_float(half[i]));
+}
+SKV_INLINE skv_vec skv_load_bf16(const void *p) {
+    uint16_t half[SKV_LANES];
+    memcpy(half, p, sizeof half);
+    SKV_MAP(skv_vec, skv_float_of_bits((uint32_t)half[i] << 16));
+}
+SKV_INLINE float skv_sum_block(const skv_vec *parts) {
+    const skv_vec four = skv_add(skv_add(parts[0], parts[2]), skv_add(parts[1], parts[3]));
+    return (four.lane[0] + four.lane[2]) + (four.lane[1] + four.lane[3]);
+}
+
+#endif
+
+/* ---- Constants of the numeric contract ----------------------------------------------------- */
+
+enum {
+    SKV_BLOCK = 16,  /* queries whose weights skv_sum_block adds: the widest native vector */
+    SKV_TILE = 48,   /* keys of one softmax step: a multiple of every register tile, and a tile of
+                        logits (6 KiB at W 32) and of keys (24 KiB at D 128) stays near in cache */
+    SKV_POOL_RUN = 32, /* neighbours added in one go, then the runs: a wide kernel's rounding error
+                          grows with its 32nd part */
+    SKV_PARTS = SKV_BLOCK / SKV_LANES
+};
+
+#define SKV_LOWEST (-3.402823466e38f) /* -FLT_MAX: below every logit, and no infinity */
+
+/* ---- Lane maths ---------------------------------------------------------------------------- */
+
+/* exp(x) for x <= 0; worst error over that range 1.02 ULP. Exactly 1 at 0, exactly 0 below -87.
+ *
+ * x = n ln 2 + r with |r| <= ln(2) / 2, ln 2 in two parts of which the first (355 / 512) times n
+ * is exact (W. J. Cody, W. Waite, Software Manual for the Elementary Functions, 1980). Adding
+ * 1.5 * 2^23 rounds to the integer n and leaves n + 126 in the low bits; n comes back through
+ * integers, since fast-math would cancel the floats. The polynomial is 2 exp(r), minimax in
+ * relative error with its first two coefficients fixed (3.1e-9, Remez). The factor 2^(n-1) is 0 at
+ * n = -126, where x is clamped: no subnormal appears, whose flushing would change bits. */
+SKV_INLINE skv_vec skv_exp(skv_vec x) {
+    const skv_vec magic = skv_set1(12583038.0f); /* 1.5 * 2^23 + 126; its bits are 0x4B40007E */
+    x = skv_max(x, skv_set1(-87.4f));            /* rounds to n = -126 */
+    const skv_int t = skv_bits(skv_fma(x, skv_set1(1.44269504f), magic));
+    const skv_vec n = skv_to_float(skv_int_sub(t, skv_int_set1(0x4B40007E)));
+    skv_vec r = skv_fnma(n, skv_set1(0.693359375f), x);
+    r = skv_fnma(n, skv_set1(-2.12194440e-4f), r);
+    skv_vec p = skv_set1(0.00276291976f);
+    p = skv_fma(p, r, skv_set1(0.0167374332f));
+    p = skv_fma(p, r, skv_set1(0.083336778f));
+    p = skv_fma(p, r, skv_set1(0.333330423f));
+    p = skv_fma(p, r, skv_set1(0.999999881f));
+    p = skv_fma(p, r, skv_set1(2.0f));
+    p = skv_fma(p, r, skv_set1(2.0f));
+    return skv_mul(p, skv_from_bits(skv_int_shl(t, 23)));
+}
+
+/* The magnitude's bits: above 0x7F7FFFFF for infinities and NaN, whatever -ffast-math assumes. */
+SKV_INLINE skv_int skv_magnitude(skv_vec a) {
+    return skv_int_and(skv_bits(a), skv_int_set1(0x7FFFFFFF));
+}
+
+SKV_INLINE int skv_any_not_finite(skv_int magnitudes) {
+    return skv_mask_gt(magnitudes, skv_int_set1(0x7F7FFFFF)) != 0;
+}
+
+/* tanh(x); worst error 1.5 ULP. From exp(-2 |x|), and near 0, where that cancels, x + x^3 P(x^2)
+ * (minimax on |x| <= 0.625, 4.1e-9, Remez). */
+SKV_INLINE skv_vec skv_tanh(skv_vec x) {
+    const skv_int sign = skv_int_and(skv_bits(x), skv_int_set1((int32_t)-0x7FFFFFFF - 1));
+    const skv_vec a = skv_from_bits(skv_magnitude(x));
+    const skv_vec one = skv_set1(1.0f);
+    const skv_vec e = skv_exp(skv_mul(a, skv_set1(-2.0f)));
+    const skv_vec large = skv_div(skv_sub(one, e), skv_add(one, e));
+    const skv_vec z = skv_mul(a, a);
+    skv_vec p = skv_set1(-0.00571705f);
+    p = skv_fma(p, z, skv_set1(0.02065059f));
+    p = skv_fma(p, z, skv_set1(-0.0537435f));
+    p = skv_fma(p, z, skv_set1(0.13331491f));
+    p = skv_fma(p, z, skv_set1(-0.33333284f));
+    const skv_vec small = skv_fma(skv_mul(a, z), p, a);
+    const skv_int is_large = skv_int_gt(skv_bits(a), skv_bits(skv_set1(0.625f)));
+    return skv_from_bits(skv_int_xor(skv_bits(skv_select(is_large, large, small)), sign));
+}
+
+/* ---- Sizes: saturating, so that SIZE_MAX means "does not fit" ------------------------------- */
+
+SKV_INLINE size_t skv_size_add(size_t a, size_t b) {
+    return a > SIZE_MAX - b ? SIZE_MAX : a + b;
+}
+
+SKV_INLINE size_t skv_size_mul(size_t a, size_t b) {
+    return b != 0 && a > SIZE_MAX / b ? SIZE_MAX : a * b;
+}
+
+SKV_INLINE size_t skv_size_min(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+SKV_INLINE size_t skv_round_up(size_t n, size_t step) {
+    return skv_size_mul(n / step + (n % step != 0), step);
+}
+
+/* ---- Row loading --------------------------------------------------------------------------- */
+
+/* Bytes of an element; 0: the rows are custom. */
+SKV_INLINE size_t skv_element_bytes(snapkv_dtype dtype) {
+    return dtype == SNAPKV_F32 ? 4 : dtype == SNAPKV_CUSTOM ? 0 : 2;
+}
+
+SKV_INLINE size_t skv_row_bytes(const snapkv_rows *rows, size_t head_dim) {
+    return rows->row_bytes ? rows->row_bytes : head_dim * skv_element_bytes(rows->dtype);
+}
+
+SKV_INLINE const char *skv_row(const snapkv_rows *rows, size_t head, size_t position) {
+    const char *base = (const char *)rows->data;
+    if (rows->block_table) {
+        /* Positions fit in 32 bits, whose division is several times cheaper. */
+        const uint32_t block = (uint32_t)position / (uint32_t)rows->block_rows;
+        base += (size_t)rows->block_table[block] * rows->block_stride;
+        position -= block * rows->block_rows;
+    }
+    return base + (head ? head * rows->head_stride : 0) + position * rows->row_stride;
+}
+
+/* One row to floats, exactly. out has room for head_dim rounded up to SKV_BLOCK. */
+static inline void skv_decode_row(const snapkv_rows *rows, const char *row, size_t head_dim,
+                                  float *out) {
+    if (rows->dtype == SNAPKV_CUSTOM) {
+        rows->decode(row, out, head_dim);
+    } else if (rows->dtype == SNAPKV_F32) {
+        memcpy(out, row, head_dim * sizeof(float));
+    } else {
+        const int is_f16 = rows->dtype == SNAPKV_F16;
+        size_t d = 0;
+        for (; d + SKV_LANES <= head_dim; d += SKV_LANES) {
+            const char *p = row + 2 * d;
+            skv_store(out + d, is_f16 ? skv_load_f16(p) : skv_load_bf16(p));
+        }
+        if (d < head_dim) { /* the rest as a padded copy, since nothing behind the row is ours */
+            uint16_t rest[SKV_LANES] = {0};
+            memcpy(rest, row + 2 * d, 2 * (head_dim - d));
+            skv_store(out + d, is_f16 ? skv_load_f16(rest) : skv_load_bf16(rest));
+        }
+    }
+}
+
+/* ---- A scan: the queries of some heads against the keys of one K/V head ---------------------- */
+
+/* Its sizes, and what they take of the workspace, in floats (int32 positions count as such). */
+typedef struct skv_plan {
+    size_t n_heads;    /* query heads that share each key tile while it is in cache */
+    size_t n_queries;  /* per head: the window, or 1 */
+    size_t n_lanes;    /* n_queries, in whole blocks */
+    size_t n_votes;    /* first keys whose weights are asked for */
+    size_t first_tile; /* first tile that a query sees: a span hides what lies before */
+    size_t vote_tiles; /* end of the tiles that hold votes */
+    size_t fixed;      /* floats that every run needs */
+    size_t per_tile;   /* floats that keep the weights of one tile for the last pass */
+} skv_plan;
+
+typedef struct skv_scan {
+    skv_plan plan;
+    const snapkv_layer *layer;
+    size_t first_head;   /* query heads first_head .. first_head + n_heads - 1 */
+    size_t n_stored;     /* tiles whose weights are kept; the rest is computed again */
+    float *queries;      /* [n_heads][n_lanes / 16][head_dim][16], scaled; unused lanes 0 */
+    float *key_rows;     /* [SKV_TILE][pitch]: one tile decoded */
+    float *tile;         /* [SKV_TILE][n_lanes]: logits, then weights of a tile not kept */
+    float *first;        /* [n_lanes] int32: first position that the query sees */
+    float *position;     /* [n_lanes] int32: the query's own; unused lanes: -1, they see nothing */
+    float *running_max;  /* [n_heads][n_lanes] */
+    float *running_sum;  /* [n_heads][n_lanes]; 0 in lanes that see nothing */
+    float *replay_max;   /* [n_lanes] */
+    float *replay_sum;   /* [n_lanes] */
+    float *factors;      /* [n_lanes] */
+    float *votes;        /* [length] of one head */
+    float *scores;       /* [length] pooled and reduced */
+    float *total_votes;  /* [length] summed over the heads of a set */
+    float *stored;       /* [n_stored][n_heads][SKV_TILE + 1][n_lanes]: weights, then the maximum */
+} skv_scan;
+
+/* Sizes of a scan; first_position is that of the first query. fixed is SIZE_MAX on overflow. */
+static inline skv_plan skv_make_plan(const snapkv_layer *layer, size_t n_heads, size_t n_queries,
+                                     size_t n_votes, size_t first_position) {
+    skv_plan plan;
+    const size_t span = layer->span;
+    const size_t first = span && span <= first_position ? first_position - span + 1 : 0;
+    plan.n_heads = n_heads;
+    plan.n_queries = n_queries;
+    plan.n_lanes = skv_round_up(n_queries, SKV_BLOCK);
+    plan.n_votes = n_votes;
+    plan.first_tile = skv_size_min(first, layer->length) / SKV_TILE;
+    plan.vote_tiles = n_votes / SKV_TILE + (n_votes % SKV_TILE != 0);
+    if (plan.vote_tiles < plan.first_tile) {
+        plan.vote_tiles = plan.first_tile;
+    }
+    const size_t head_lanes = skv_size_mul(n_heads, plan.n_lanes);
+    const size_t pitch = skv_round_up(layer->head_dim, SKV_BLOCK);
+    plan.fixed = skv_size_mul(head_lanes, layer->head_dim);
+    plan.fixed = skv_size_add(plan.fixed, skv_size_mul(SKV_TILE, pitch));
+    plan.fixed = skv_size_add(plan.fixed, skv_size_mul(SKV_TILE + 5, plan.n_lanes));
+    plan.fixed = skv_size_add(plan.fixed, skv_size_mul(2, head_lanes));
+    plan.fixed = skv_size_add(plan.fixed, skv_size_mul(3, layer->length));
+    plan.per_tile = skv_size_mul(SKV_TILE + 1, head_lanes);
+    return plan;
+}
+
+enum { SKV_ALIGN = 64 }; /* of the arrays inside a workspace: a cache line and the widest vector */
+
+SKV_INLINE size_t skv_workspace_bytes(size_t floats) {
+    return skv_size_add(skv_size_mul(floats, sizeof(float)), SKV_ALIGN - sizeof(float));
+}
+
+SKV_INLINE float *skv_take(float **next, size_t floats) {
+    float *taken = *next;
+    *next += floats;
+    return taken;
+}
+
+/* Lays a scan out in a workspace of at least skv_workspace_bytes(plan->fixed). */
+static inline void skv_start_scan(skv_scan *scan, const skv_plan *plan, const snapkv_layer *layer,
+                                  size_t first_head, void *workspace, size_t workspace_size) {
+    const size_t pad = (0 - (uintptr_t)workspace) % SKV_ALIGN;
+    const size_t floats = (workspace_size - pad) / sizeof(float);
+    const size_t head_lanes = plan->n_heads * plan->n_lanes;
+    float *next = (float *)(void *)((char *)workspace + pad);
+    scan->plan = *plan;
+    scan->layer = layer;
+    scan->first_head = first_head;
+    scan->queries = skv_take(&next, head_lanes * layer->head_dim);
+    scan->key_rows = skv_take(&next, SKV_TILE * skv_round_up(layer->head_dim, SKV_BLOCK));
+    scan->tile = skv_take(&next, SKV_TILE * plan->n_lanes);
+    scan->first = skv_take(&next, plan->n_lanes);
+    scan->position = skv_take(&next, plan->n_lanes);
+    scan->running_max = skv_take(&next, head_lanes);
+    scan->running_sum = skv_take(&next, head_lanes);
+    scan->replay_max = skv_take(&next, plan->n_lanes);
+    scan->replay_sum = skv_take(&next, plan->n_lanes);
+    scan->factors = skv_take(&next, plan->n_lanes);
+    scan->votes = skv_take(&next, layer->length);
+    scan->scores = skv_take(&next, layer->length);
+    scan->total_votes = skv_take(&next, layer->length);
+    scan->stored = next;
+    scan->n_stored = skv_size_min((floats - plan->fixed) / plan->per_tile,
+                                  plan->vote_tiles - plan->first_tile);
+}
+
+/* The kept weights of one head's tile; behind them [n_lanes] the maximum they are relative to. */
+SKV_INLINE float *skv_stored_tile(const skv_scan *scan, size_t tile, size_t head) {
+    const size_t index = (tile - scan->plan.first_tile) * scan->plan.n_heads + head;
+    return scan->stored + index * (SKV_TILE + 1) * scan->plan.n_lanes;
+}
+
+/* Reads the queries of the scan's heads, scales them, and turns them so that lanes are queries.
+ * rows holds head first_row_head and those behind it; row 0 is position first_position. */
+static inline void skv_pack_queries(skv_scan *scan, const snapkv_rows *rows, size_t first_row_head,
+                                    size_t first_position) {
+    const snapkv_layer *layer = scan->layer;
+    const size_t head_dim = layer->head_dim, n_lanes = scan->plan.n_lanes;
+    const float scale = layer->scale != 0.0f ? layer->scale : 1.0f / sqrtf((float)head_dim);
+    float *row = scan->key_rows; /* free until the first tile */
+    memset(scan->queries, 0, scan->plan.n_heads * n_lanes * head_dim * sizeof(float));
+    for (size_t head = 0; head < scan->plan.n_heads; head++) {
+        float *out = scan->queries + head * n_lanes * head_dim;
+        for (size_t i = 0; i < scan->plan.n_queries; i++) {
+            float *lane = out + i / SKV_BLOCK * SKV_BLOCK * head_dim + i % SKV_BLOCK;
+            skv_decode_row(rows, skv_row(rows, first_row_head + head, i), head_dim, row);
+            for (size_t d = 0; d < head_dim; d++) {
+                lane[d * SKV_BLOCK] = row[d] * scale;
+            }
+        }
+    }
+    for (size_t i = 0; i < n_lanes; i++) {
+        const size_t t = first_position + i;
+        int32_t position = -1;
+        int32_t first = 0;
+        if (i < scan->plan.n_queries) {
+            position = (int32_t)t;
+            first = layer->span && layer->span <= t ? (int32_t)(t - layer->span + 1) : 0;
+        }
+        memcpy(scan->position + i, &position, sizeof position);
+        memcpy(scan->first + i, &first, sizeof first);
+    }
+    for (size_t i = 0; i < scan->plan.n_heads * n_lanes; i++) {
+        scan->running_max[i] = SKV_LOWEST;
+        scan->running_sum[i] = 0.0f;
+    }
+}
+
+/* ---- Logits ---------------------------------------------------------------------------------- */
+
+/* SKV_TILE_KEYS keys against n_vecs vectors of queries: each logit one chain of multiply-adds over
+ * head_dim, whatever the vector width. While it computes, it asks for the lines of the rows
+ * `ahead`, ahead_step bytes per 16 dimensions. */
+SKV_INLINE void skv_dot_tile(const int n_vecs, const float *const *queries,
+                             const float *const *keys, size_t head_dim, const char *const *ahead,
+                             size_t ahead_step, float *logits, size_t n_lanes) {
+    skv_vec sum[SKV_TILE_KEYS][SKV_TILE_VECS];
+    SKV_UNROLL for (int k = 0; k < SKV_TILE_KEYS; k++) {
+        SKV_UNROLL for (int v = 0; v < n_vecs; v++) {
+            sum[k][v] = skv_set1(0.0f);
+        }
+    }
+    size_t d = 0;
+    for (size_t line = 0; d < head_dim; line += ahead_step) {
+        const size_t end = d + skv_size_min(head_dim - d, SKV_BLOCK);
+        SKV_UNROLL for (int k = 0; k < SKV_TILE_KEYS; k++) {
+            SKV_PREFETCH(ahead[k] + line);
+        }
+        for (; d < end; d++) {
+            skv_vec query[SKV_TILE_VECS];
+            SKV_UNROLL for (int v = 0; v < n_vecs; v++) {
+                query[v] = skv_load(queries[v] + d * SKV_BLOCK);
+            }
+            SKV_UNROLL for (int k = 0; k < SKV_TILE_KEYS; k++) {
+                const skv_vec key = skv_set1(keys[k][d]);
+                SKV_UNROLL for (int v = 0; v < n_vecs; v++) {
+                    sum[k][v] = skv_fma(key, query[v], sum[k][v]);
+                }
+            }
+        }
+    }
+    SKV_UNROLL for (int k = 0; k < SKV_TILE_KEYS; k++) {
+        SKV_UNROLL for (int v = 0; v < n_vecs; v++) {
+            skv_store(logits + (size_t)k * n_lanes + v * SKV_LANES, sum[k][v]);
+        }
+    }
+}
+
+/* A tile of keys as evenly spaced floats: where they lie, or decoded. */
+typedef struct skv_keys {
+    const char *rows;
+    size_t stride; /* bytes */
+    size_t first;  /* position */
+    size_t count;
+    size_t kv_head;
+} skv_keys;
+
+static inline skv_keys skv_load_keys(const skv_scan *scan, size_t tile) {
+    const snapkv_layer *layer = scan->layer;
+    const snapkv_rows *rows = &layer->keys;
+    skv_keys keys;
+    keys.first = tile * SKV_TILE;
+    keys.count = skv_size_min(layer->length - keys.first, SKV_TILE);
+    keys.kv_head = scan->first_head / (layer->n_query_heads / layer->n_kv_heads);
+    const int one_block =
+        !rows->block_table || keys.first % rows->block_rows + keys.count <= rows->block_rows;
+    if (rows->dtype == SNAPKV_F32 && one_block) {
+        keys.rows = skv_row(rows, keys.kv_head, keys.first);
+        keys.stride = rows->row_stride;
+        return keys;
+    }
+    const size_t pitch = skv_round_up(layer->head_dim, SKV_BLOCK);
+    for (size_t k = 0; k < keys.count; k++) {
+        const char *row = skv_row(rows, keys.kv_head, keys.first + k);
+        skv_decode_row(rows, row, layer->head_dim, scan->key_rows + k * pitch);
+    }
+    keys.rows = (const char *)scan->key_rows;
+    keys.stride = pitch * sizeof(float);
+    return keys;
+}
+
+/* The dot products of one head's queries with a tile of keys: logits [SKV_TILE][n_lanes]. */
+static inline void skv_logits(const skv_scan *scan, size_t head, const skv_keys *keys,
+                              float *logits) {
+    const snapkv_layer *layer = scan->layer;
+    const size_t head_dim = layer->head_dim, n_lanes = scan->plan.n_lanes;
+    const size_t n_vecs = (scan->plan.n_queries + SKV_LANES - 1) / SKV_LANES;
+    const float *packed = scan->queries + head * n_lanes * head_dim;
+    const size_t ahead_step = skv_element_bytes(layer->keys.dtype) * SKV_BLOCK;
+    for (size_t k = 0; k < keys->count; k += SKV_TILE_KEYS) {
+        const float *key[SKV_TILE_KEYS];
+        const char *ahead[SKV_TILE_KEYS];
+        /* Behind the last key the tile repeats it: there is room for those logits, and nobody reads
+         * them. */
+        for (size_t i = 0; i < SKV_TILE_KEYS; i++) {
+            const size_t j = skv_size_min(k + i, keys->count - 1);
+            const size_t next = skv_size_min(keys->first + j + SKV_TILE, layer->length - 1);
+            key[i] = (const float *)(const void *)(keys->rows + j * keys->stride);
+            ahead[i] = skv_row(&layer->keys, keys->kv_head, next);
+        }
+        for (size_t v = 0; v < n_vecs;) {
+            const float *query[SKV_TILE_VECS];
+            float *out = logits + k * n_lanes + v * SKV_LANES;
+            for (size_t i = 0; i < SKV_TILE_VECS; i++) {
+                const size_t lane = skv_size_min(v + i, n_vecs - 1) * SKV_LANES;
+                query[i] = packed + lane / SKV_BLOCK * SKV_BLOCK * head_dim + lane % SKV_BLOCK;
+            }
+            if (v + SKV_TILE_VECS <= n_vecs) {
+                skv_dot_tile(SKV_TILE_VECS, query, key, head_dim, ahead, ahead_step, out, n_lanes);
+                v += SKV_TILE_VECS;
+            } else {
+                skv_dot_tile(1, query, key, head_dim, ahead, ahead_step, out, n_lanes);
+                v++;
+            }
+        }
+    }
+}
+
+/* ---- Softmax --------------------------------------------------------------------------------- */
+
+/* Which lanes see key j: first <= j <= position. */
+SKV_INLINE skv_int skv_visible(const skv_scan *scan, size_t lane, size_t j) {
+    const skv_int key = skv_int_set1((int32_t)j);
+    const skv_int seen = skv_int_gt(skv_int_load(scan->position + lane),
+                                    skv_int_sub(key, skv_int_set1(1)));
+    const skv_int early = skv_int_gt(skv_int_load(scan->first + lane), key);
+    return skv_int_and(seen, skv_int_xor(early, skv_int_set1(-1)));
+}
+
+/* Soft cap, ALiBi and mask on the dot products of one vector of queries. A logit that is not seen
+ * becomes SKV_LOWEST. Returns the largest magnitude seen, before the cap can hide it and after. */
+static inline skv_int skv_shape_logits(const skv_scan *scan, size_t head, const skv_keys *keys,
+                                       size_t lane, float *logits) {
+    const snapkv_layer *layer = scan->layer;
+    const float *slopes = layer->alibi_slopes;
+    const skv_vec cap = skv_set1(layer->softcap);
+    const skv_vec slope = skv_set1(slopes ? slopes[scan->first_head + head] : 0.0f);
+    skv_int worst = skv_int_set1(0);
+    for (size_t k = 0; k < keys->count; k++) {
+        float *p = logits + k * scan->plan.n_lanes + lane;
+        const size_t j = keys->first + k;
+        const skv_int seen = skv_visible(scan, lane, j);
+        skv_vec logit = skv_load(p);
+        worst = skv_int_max(worst, skv_int_and(skv_magnitude(logit), seen));
+        if (layer->softcap != 0.0f) {
+            logit = skv_mul(cap, skv_tanh(skv_div(logit, cap)));
+        }
+        if (slopes) {
+            const skv_int distance = skv_int_sub(skv_int_set1((int32_t)j),
+                                                 skv_int_load(scan->position + lane));
+            logit = skv_fma(slope, skv_to_float(distance), logit);
+        }
+        worst = skv_int_max(worst, skv_int_and(skv_magnitude(logit), seen));
+        skv_store(p, skv_select(seen, logit, skv_set1(SKV_LOWEST)));
+    }
+    return worst;
+}
+
+/* One softmax step of one head over a tile: logits become weights exp(logit - m) with the running
+ * maximum m, and m and the running sum go on. Returns whether a logit that is seen isn't finite. */
+static inline int skv_softmax_tile(const skv_scan *scan, size_t head, const skv_keys *keys,
+                                   float *tile, float *running_max, float *running_sum) {
+    const snapkv_layer *layer = scan->layer;
+    const size_t n_queries = scan->plan.n_queries, n_lanes = scan->plan.n_lanes;
+    int32_t first_query, last_first;
+    memcpy(&first_query, scan->position, sizeof first_query);
+    memcpy(&last_first, scan->first + n_queries - 1, sizeof last_first);
+    const int masked = keys->first + keys->count > (size_t)first_query + 1 ||
+                       keys->first < (size_t)last_first;
+    const int shaped = masked || layer->softcap != 0.0f || layer->alibi_slopes != NULL;
+    skv_int worst = skv_int_set1(0);
+    for (size_t lane = 0; lane < n_queries; lane += SKV_LANES) {
+        const skv_vec old = skv_load(running_max + lane);
+        skv_vec max = old;
+        skv_vec sum = skv_set1(0.0f);
+        float *p = tile + lane;
+        if (shaped) {
+            worst = skv_int_max(worst, skv_shape_logits(scan, head, keys, lane, tile));
+            for (size_t k = 0; k < keys->count; k++) {
+                max = skv_max(skv_load(p + k * n_lanes), max);
+            }
+        } else {
+            for (size_t k = 0; k < keys->count; k++) {
+                const skv_vec logit = skv_load(p + k * n_lanes);
+                worst = skv_int_max(worst, skv_magnitude(logit));
+                max = skv_max(logit, max);
+            }
+        }
+        for (size_t k = 0; k < keys->count; k++) {
+            skv_vec weight = skv_exp(skv_sub(skv_load(p + k * n_lanes), max));
+            if (shaped) {
+                const skv_int seen = skv_visible(scan, lane, keys->first + k);
+                weight = skv_select(seen, weight, skv_set1(0.0f));
+            }
+            skv_store(p + k * n_lanes, weight);
+            sum = skv_add(sum, weight);
+        }
+        const skv_vec correction = skv_exp(skv_sub(old, max));
+        skv_store(running_max + lane, max);
+        skv_store(running_sum + lane, skv_fma(skv_load(running_sum + lane), correction, sum));
+    }
+    return skv_any_not_finite(worst);
+}
+
+/* The first pass: the softmax statistics of every head, and the weights of as many tiles as the
+ * workspace keeps. */
+static inline snapkv_status skv_scan_keys(skv_scan *scan) {
+    const skv_plan *plan = &scan->plan;
+    const size_t n_tiles = skv_round_up(scan->layer->length, SKV_TILE) / SKV_TILE;
+    int not_finite = 0;
+    for (size_t tile = plan->first_tile; tile < n_tiles; tile++) {
+        const skv_keys keys = skv_load_keys(scan, tile);
+        const int keep = tile - plan->first_tile < scan->n_stored;
+        for (size_t head = 0; head < plan->n_heads; head++) {
+            float *weights = keep ? skv_stored_tile(scan, tile, head) : scan->tile;
+            float *max = scan->running_max + head * plan->n_lanes;
+            float *sum = scan->running_sum + head * plan->n_lanes;
+            skv_logits(scan, head, &keys, weights);
+            not_finite |= skv_softmax_tile(scan, head, &keys, weights, max, sum);
+            if (keep) {
+                memcpy(weights + SKV_TILE * plan->n_lanes, max, plan->n_lanes * sizeof(float));
+            }
+        }
+    }
+    for (size_t head = 0; head < plan->n_heads; head++) {
+        float *max = scan->running_max + head * plan->n_lanes;
+        float *sum = scan->running_sum + head * plan->n_lanes;
+        const float *sinks = scan->layer->sink_logits;
+        if (sinks) {
+            const skv_vec sink = skv_set1(sinks[scan->first_head + head]);
+            for (size_t lane = 0; lane < plan->n_queries; lane += SKV_LANES) {
+                const skv_vec old = skv_load(max + lane);
+                const skv_vec all = skv_max(sink, old);
+                skv_store(max + lane, all);
+                skv_store(sum + lane, skv_fma(skv_load(sum + lane), skv_exp(skv_sub(old, all)),
+                                              skv_exp(skv_sub(sink, all))));
+            }
+        }
+        for (size_t lane = plan->n_queries; lane < plan->n_lanes; lane++) {
+            sum[lane] = 0.0f; /* unused lanes weigh nothing */
+        }
+    }
+    return not_finite ? SNAPKV_ERROR_NOT_FINITE : SNAPKV_OK;
+}
+
+/* ---- Votes ----------------------------------------------------------------------------------- */
+
+/* The last pass of one head: the weights of each key, brought to the final maximum and divided by
+ * the sum, added over the queries. Tiles that were not kept are computed again. */
+static inline void skv_sum_votes(skv_scan *scan, size_t head, float *votes) {
+    const skv_plan *plan = &scan->plan;
+    const size_t n_lanes = plan->n_lanes;
+    const size_t n_vecs = (plan->n_queries + SKV_LANES - 1) / SKV_LANES;
+    const float *final_max = scan->running_max + head * n_lanes;
+    const float *final_sum = scan->running_sum + head * n_lanes;
+    memset(votes, 0, skv_size_min(plan->first_tile * SKV_TILE, plan->n_votes) * sizeof(float));
+    for (size_t i = 0; i < n_lanes; i++) {
+        scan->replay_max[i] = SKV_LOWEST;
+        scan->replay_sum[i] = 0.0f;
+    }
+    for (size_t tile = plan->first_tile; tile < plan->vote_tiles; tile++) {
+        const float *weights = scan->tile;
+        if (tile - plan->first_tile < scan->n_stored) {
+            weights = skv_stored_tile(scan, tile, head);
+            memcpy(scan->replay_max, weights + SKV_TILE * n_lanes, n_lanes * sizeof(float));
+        } else {
+            const skv_keys keys = skv_load_keys(scan, tile);
+            skv_logits(scan, head, &keys, scan->tile);
+            skv_softmax_tile(scan, head, &keys, scan->tile, scan->replay_max, scan->replay_sum);
+        }
+        for (size_t v = 0; v < n_vecs; v++) {
+            const size_t lane = v * SKV_LANES;
+            const skv_vec sum = skv_load(final_sum + lane);
+            const skv_vec decay = skv_exp(skv_sub(skv_load(scan->replay_max + lane),
+                                                  skv_load(final_max + lane)));
+            const skv_int used = skv_int_gt(skv_bits(sum), skv_int_set1(0));
+            skv_store(scan->factors + lane,
+                      skv_select(used, skv_div(decay, sum), skv_set1(0.0f)));
+        }
+        const size_t first = tile * SKV_TILE;
+        const size_t count = skv_size_min(plan->n_votes - first, SKV_TILE);
+        for (size_t k = 0; k < count; k++) {
+            skv_vec parts[SKV_PARTS];
+            SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
+                parts[i] = skv_set1(0.0f);
+            }
+            for (size_t v = 0; v < n_vecs; v += SKV_PARTS) {
+                SKV_UNROLL for (size_t i = 0; i < SKV_PARTS; i++) {
+                    if (v + i < n_vecs) {
+                        const size_t lane = (v + i) * SKV_LANES;
+                        parts[i] = skv_fma(skv_load(weights + k * n_lanes + lane),
+                                           skv_load(scan->factors + lane), parts[i]);
+                    }
+                }
+            }
+            votes[first + k] = skv_sum_block(parts);
+        }
+    }
+}
+
+/* ---- Pooling and reduction ------------------------------------------------------------------- */
+
+/* votes[p .. p + SKV_LANES - 1], with `fill` in place of what lies outside 0 .. n - 1. */
+SKV_INLINE skv_vec skv_load_inside(const float *votes, size_t n, ptrdiff_t p, float fill) {
+    if (p >= 0 && (size_t)p + SKV_LANES <= n) {
+        return skv_load(votes + p);
+    }
+    float lanes[SKV_LANES];
+    for (ptrdiff_t i = 0; i < SKV_LANES; i++) {
+        lanes[i] = p + i >= 0 && (size_t)(p + i) < n ? votes[p + i] : fill;
+    }
+    return skv_load(lanes);
+}
+
+/* The pooled scores of positions j .. j + SKV_LANES - 1. Every window adds its positions in the
+ * same order, counted from its own start, so that equal neighbourhoods tie exactly. */
+SKV_INLINE skv_vec skv_pool_lanes(const float *votes, size_t n, size_t kernel_size,
+                                  snapkv_pooling pooling, size_t j) {
+    /* A radius of n already reaches everything from everywhere. */
+    const size_t radius = skv_size_min(kernel_size / 2, n);
+    const size_t reach = radius < j + SKV_LANES - 1 ? 0 : radius - (j + SKV_LANES - 1);
+    const size_t last = skv_size_min(2 * radius, n - 1 - j + radius);
+    const int average = pooling == SNAPKV_POOL_AVG;
+    skv_vec all = skv_set1(average ? 0.0f : SKV_LOWEST);
+    skv_vec run = all;
+    for (size_t i = reach; i <= last; i++) { /* offsets whose positions are not all outside */
+        const ptrdiff_t p = (ptrdiff_t)(j + i) - (ptrdiff_t)radius;
+        if (average) {
+            run = skv_add(run, skv_load_inside(votes, n, p, 0.0f));
+            if (i % SKV_POOL_RUN == SKV_POOL_RUN - 1) {
+                all = skv_add(all, run);
+                run = skv_set1(0.0f);
+            }
+        } else {
+            all = skv_max(skv_load_inside(votes, n, p, SKV_LOWEST), all);
+        }
+    }
+    return average ? skv_div(skv_add(all, run), skv_set1((float)kernel_size)) : all;
+}
+
+/* Stores the first lanes of a vector into out[j .. n - 1]. */
+SKV_INLINE void skv_store_inside(float *out, size_t n, size_t j, skv_vec a) {
+    if (n - j >= SKV_LANES) {
+        skv_store(out + j, a);
+    } else {
+        float lanes[SKV_LANES];
+        skv_store(lanes, a);
+        memcpy(out + j, lanes, (n - j) * sizeof(float));
+    }
+}
+
+/* Pools the votes of a query head into the scores of its set, and adds them to the set's total. */
+static inline void skv_add_head(const skv_scan *scan, const snapkv_config *config, int is_first) {
+    const float *votes = scan->votes;
+    float *scores = scan->scores, *total = scan->total_votes;
+    const size_t n = scan->plan.n_votes;
+    for (size_t j = 0; j < n; j += SKV_LANES) {
+        skv_vec pooled = skv_pool_lanes(votes, n, config->kernel_size, config->pooling, j);
+        skv_vec sum = skv_load_inside(votes, n, (ptrdiff_t)j, 0.0f);
+        if (!is_first) {
+            const skv_vec score = skv_load_inside(scores, n, (ptrdiff_t)j, 0.0f);
+            pooled = config->reduce == SNAPKV_REDUCE_MAX ? skv_max(pooled, score)
+                                                         : skv_add(score, pooled);
+            sum = skv_add(skv_load_inside(total, n, (ptrdiff_t)j, 0.0f), sum);
+        }
+        skv_store_inside(scores, n, j, pooled);
+        skv_store_inside(total, n, j, sum);
+    }
+}
+
+/* The sum of n votes, in runs of SKV_TILE vectors of SKV_BLOCK lanes, each by one tree. */
+static inline float skv_sum(const float *votes, size_t n) {
+    float sum = 0.0f;
+    for (size_t j = 0; j < n;) {
+        const size_t end = j + skv_size_min(n - j, SKV_TILE * SKV_BLOCK);
+        skv_vec parts[SKV_PARTS];
+        SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
+            parts[i] = skv_set1(0.0f);
+        }
+        for (; j < end; j += SKV_BLOCK) {
+            SKV_UNROLL for (size_t i = 0; i < SKV_PARTS; i++) {
+                const ptrdiff_t p = (ptrdiff_t)(j + i * SKV_LANES);
+                parts[i] = skv_add(parts[i], skv_load_inside(votes, n, p, 0.0f));
+            }
+        }
+        sum += skv_sum_block(parts);
+    }
+    return sum;
+}
+
+/* The share of n_rows attention rows that is left when only `kept` stays: what the others hold is
+ * subtracted, so that sinks, the window and rounding count as kept. Clears the kept votes. */
+static inline float skv_kept_share(float *votes, size_t n, const int32_t *kept, size_t n_kept,
+                                   float n_rows) {
+    for (size_t i = 0; i < n_kept; i++) {
+        if ((size_t)kept[i] < n) {
+            votes[kept[i]] = 0.0f;
+        }
+    }
+    const float share = 1.0f - skv_sum(votes, n) / n_rows;
+    return share < 0.0f ? 0.0f : share;
+}
+
+/* ---- Top-k ----------------------------------------------------------------------------------- */
+
+/* Scores as integers of the same order; +0 and -0 are one. */
+SKV_INLINE skv_int skv_code(skv_vec score) {
+    const skv_int magnitude = skv_magnitude(score);
+    const skv_int negative = skv_int_gt(skv_int_set1(0), skv_bits(score));
+    return skv_int_sub(skv_int_xor(magnitude, negative), negative);
+}
+
+SKV_INLINE int32_t skv_code_at(const float *scores, size_t i) {
+    int32_t bits;
+    memcpy(&bits, scores + i, sizeof bits);
+    return bits < 0 ? -(bits & 0x7FFFFFFF) : bits;
+}
+
+/* Whether all n are finite, and the range of their codes. */
+static inline int skv_code_range(const float *scores, size_t n, int32_t *lowest, int32_t *highest) {
+    skv_int high = skv_int_set1(-0x7FFFFFFF);
+    skv_int low_negated = high, worst = skv_int_set1(0); /* there is a max, and no min */
+    int32_t lanes[2][SKV_LANES];
+    for (size_t j = 0; j < n; j += SKV_LANES) {
+        const skv_vec score = skv_load_inside(scores, n, (ptrdiff_t)j, scores[n - 1]);
+        const skv_int code = skv_code(score);
+        worst = skv_int_max(worst, skv_magnitude(score));
+        high = skv_int_max(high, code);
+        low_negated = skv_int_max(low_negated, skv_int_sub(skv_int_set1(0), code));
+    }
+    skv_int_store(lanes[0], low_negated);
+    skv_int_store(lanes[1], high);
+    *lowest = -lanes[0][0];
+    *highest = lanes[1][0];
+    for (int i = 1; i < SKV_LANES; i++) {
+        *lowest = -lanes[0][i] < *lowest ? -lanes[0][i] : *lowest;
+        *highest = lanes[1][i] > *highest ? lanes[1][i] : *highest;
+    }
+    return !skv_any_not_finite(worst);
+}
+
+/* Lanes of scores[j ..] whose code lies in low .. high, a bit each. */
+SKV_INLINE unsigned skv_codes_in(const float *scores, size_t n, size_t j, int32_t low,
+                                 int32_t high) {
+    const skv_int code = skv_code(skv_load_inside(scores, n, (ptrdiff_t)j, 0.0f));
+    unsigned mask = skv_mask_gt(code, skv_int_set1(low - 1)) &
+                    skv_mask_gt(skv_int_set1(high + 1), code);
+    if (n - j < SKV_LANES) {
+        mask &= (1u << (n - j)) - 1;
+    }
+    return mask;
+}
+
+enum { SKV_BIN_BITS = 9, SKV_BINS = 1 << SKV_BIN_BITS, SKV_HISTOGRAMS = 4 }; /* 8 KiB of stack */
+
+/* Finds the code of the k-th highest score, 1 <= k <= n, and how many of the scores with exactly
+ * that code are among the first k. Each round counts the codes that are still in question in 512
+ * equal bins and goes on with the bin that holds the k-th: at most 4 rounds for 32 bits, of which
+ * all but the first look at few scores. Neighbouring scores count into four histograms in turn, or
+ * equal ones would wait for each other's store. */
+static inline int32_t skv_find_kth(const float *scores, size_t n, size_t k, int32_t low,
+                                   int32_t high, size_t *n_equal) {
+    uint32_t count[SKV_HISTOGRAMS][SKV_BINS];
+    size_t rest = k;
+    int everything = 1;
+    for (;;) {
+        int shift = 0;
+        while (((uint32_t)high - (uint32_t)low) >> shift >= SKV_BINS) {
+            shift++;
+        }
+        memset(count, 0, sizeof count);
+        for (size_t j = 0; j < n; j += SKV_LANES) {
+            if (everything && n - j >= SKV_LANES) {
+                uint32_t bin[SKV_LANES];
+                const skv_int code = skv_code(skv_load(scores + j));
+                skv_int_store(bin, skv_int_shr(skv_int_sub(code, skv_int_set1(low)), shift));
+                SKV_UNROLL for (int i = 0; i < SKV_LANES; i++) {
+                    count[i % SKV_HISTOGRAMS][bin[i]]++;
+                }
+                continue;
+            }
+            unsigned mask = skv_codes_in(scores, n, j, low, high);
+            for (size_t i = 0; mask; i++, mask >>= 1) {
+                if (mask & 1) {
+                    const uint32_t code = (uint32_t)skv_code_at(scores, j + i);
+                    count[0][(code - (uint32_t)low) >> shift]++;
+                }
+            }
+        }
+        everything = 0;
+        size_t bin = ((uint32_t)high - (uint32_t)low) >> shift;
+        size_t in_bin;
+        for (;; bin--) {
+            in_bin = 0;
+            for (int h = 0; h < SKV_HISTOGRAMS; h++) {
+                in_bin += count[h][bin];
+            }
+            if (in_bin >= rest) {
+                break;
+            }
+            rest -= in_bin;
+        }
+        const uint32_t width = ((uint32_t)1 << shift) - 1;
+        low = (int32_t)((uint32_t)low + ((uint32_t)bin << shift));
+        if ((uint32_t)high - (uint32_t)low > width) {
+            high = (int32_t)((uint32_t)low + width);
+        }
+        if (in_bin == rest) { /* the whole bin: all from its lowest code up */
+            *n_equal = n;
+            return low;
+        }
+        if (shift == 0) {
+            *n_equal = rest;
+            return low;
+        }
+    }
+}
+
+/* Whether position a comes before position b by score. */
+SKV_INLINE int skv_comes_first(const float *scores, int32_t a, int32_t b) {
+    const int32_t code_a = skv_code_at(scores, (size_t)a), code_b = skv_code_at(scores, (size_t)b);
+    return code_a != code_b ? code_a > code_b : a < b;
+}
+
+/* Heapsort: in place, and no worst case. */
+static inline void skv_sort_by_score(const float *scores, int32_t *indices, size_t k) {
+    size_t start = k / 2, end = k;
+    while (end > 1) {
+        int32_t moved;
+        if (start > 0) {
+            moved = indices[--start];
+        } else {
+            moved = indices[--end];
+            indices[end] = indices[0];
+        }
+        size_t hole = start;
+        for (;;) {
+            size_t child = 2 * hole + 1;
+            if (child >= end) {
+                break;
+            }
+            if (child + 1 < end && skv_comes_first(scores, indices[child], indices[child + 1])) {
+                child++; /* the heap's top comes last */
+            }
+            if (!skv_comes_first(scores, moved, indices[child])) {
+                break;
+            }
+            indices[hole] = indices[child];
+            hole = child;
+        }
+        indices[hole] = moved;
+    }
+}
+
+/* The k best of n finite scores, 1 <= k <= n, as positions offset by `base`. */
+static inline void skv_pick_top(const float *scores, size_t n, size_t k, int32_t low, int32_t high,
+                                snapkv_order order, size_t base, int32_t *indices) {
+    size_t n_equal;
+    const int32_t kth = skv_find_kth(scores, n, k, low, high, &n_equal);
+    size_t n_found = 0;
+    for (size_t j = 0; n_found < k; j += SKV_LANES) {
+        unsigned mask = skv_codes_in(scores, n, j, kth, high);
+        for (size_t i = j; mask; i++, mask >>= 1) {
+            if (!(mask & 1)) {
+                continue;
+            }
+            if (skv_code_at(scores, i) == kth) {
+                if (n_equal == 0) {
+                    continue;
+                }
+                n_equal--;
+            }
+            indices[n_found++] = (int32_t)i;
+        }
+    }
+    if (order == SNAPKV_BY_SCORE) {
+        skv_sort_by_score(scores, indices, k);
+    }
+    for (size_t i = 0; base && i < k; i++) {
+        indices[i] += (int32_t)base;
+    }
+}
+
+/* ---- Gather ---------------------------------------------------------------------------------- */
+
+/* The rows that kept lists, dst_stride apart. Rows that touch in both places go in one copy. */
+static inline void skv_gather(const snapkv_rows *src, size_t head, size_t bytes,
+                              const int32_t *kept, size_t n_kept, char *dst, size_t dst_stride) {
+    const int touching = !src->block_table && src->row_stride == bytes && dst_stride == bytes &&
+                         dst != skv_row(src, head, 0);
+    for (size_t i = 0; i < n_kept;) {
+        const char *row = skv_row(src, head, (size_t)kept[i]);
+        size_t run = 1;
+        while (touching && i + run < n_kept && kept[i + run] - kept[i] == (int32_t)run) {
+            run++;
+        }
+        if (row != dst + i * dst_stride) { /* in place: a row that stays */
+            SNAPKV_MEMCPY(dst + i * dst_stride, row, run * bytes);
+        }
+        i += run;
+    }
+}
+
+/* One row of a transposed V: copies of a constant size are moves, not calls. */
+static inline void skv_gather_elements(const int32_t *kept, size_t n_kept, const char *src,
+                                       size_t size, char *dst) {
+    for (size_t i = 0; i < n_kept; i++) {
+        const char *from = src + (size_t)kept[i] * size;
+        char *to = dst + i * size;
+        if (size == 2) {
+            memcpy(to, from, 2);
+        } else if (size == 4) {
+            memcpy(to, from, 4);
+        } else {
+            memmove(to, from, size); /* in place, a column that stays */
+        }
+    }
+}
+
+/* ---- Validation ------------------------------------------------------------------------------ */
+
+#define SKV_TRY(call)                                                                              \
+    do {                                                                                           \
+        const snapkv_status skv_tried = (call);                                                    \
+        if (skv_tried != SNAPKV_OK) {                                                              \
+            return skv_tried;                                                                      \
+        }                                                                                          \
+    } while (0)
+
+SKV_INLINE int skv_is_finite(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (bits & 0x7FFFFFFF) < 0x7F800000;
+}
+
+/* Finite and not negative; on the bits, since fast-math knows no infinities. */
+SKV_INLINE int skv_is_amount(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits < 0x7F800000 || bits == 0x80000000;
+}
+
+/* Whether two of n_heads x n_rows rows share a byte. n_rows - 1 and n_heads - 1 strides, and the
+ * bytes of a row behind them, fit in size_t. */
+static inline int skv_rows_overlap(size_t n_heads, size_t head_stride, size_t n_rows,
+                                   size_t row_stride, size_t bytes) {
+    if (n_rows > 1 && row_stride < bytes) {
+        return 1;
+    }
+    if (n_heads > 1 && head_stride < bytes) {
+        return 1;
+    }
+    if (n_heads == 1 || n_rows == 1 || row_stride >= (n_heads - 1) * head_stride + bytes) {
+        return 0;
+    }
+    for (size_t h = 1; h < n_heads; h++) { /* where do the rows nearest to head h's first lie? */
+        const size_t row = h * head_stride / row_stride, behind = h * head_stride % row_stride;
+        if (row >= n_rows) {
+            break;
+        }
+        if (behind < bytes || (row + 1 < n_rows && row_stride - behind < bytes)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* The bytes from the first row to the end of the last; SIZE_MAX: they don't fit. */
+SKV_INLINE size_t skv_extent(size_t n_heads, size_t head_stride, size_t n_rows, size_t row_stride,
+                             size_t bytes) {
+    const size_t heads = n_heads > 1 ? skv_size_mul(n_heads - 1, head_stride) : 0;
+    const size_t rows = n_rows > 1 ? skv_size_mul(n_rows - 1, row_stride) : 0;
+    return skv_size_add(skv_size_add(heads, rows), bytes);
+}
+
+/* A view of n_heads x n_rows rows. as_numbers: read as head_dim elements, not only moved. */
+static inline snapkv_status skv_check_rows(const snapkv_rows *rows, size_t n_heads, size_t n_rows,
+                                           size_t head_dim, int as_numbers) {
+    const size_t element = skv_element_bytes(rows->dtype);
+    const size_t numbers = skv_size_mul(head_dim, element);
+    size_t bytes = rows->row_bytes ? rows->row_bytes : numbers;
+    if (as_numbers && bytes < numbers) {
+        bytes = numbers;
+    }
+    if (bytes == 0) { /* custom rows that nobody gathers: at least a byte */
+        bytes = 1;
+    }
+    const size_t in_block =
+        rows->block_table ? skv_size_min(rows->block_rows, n_rows) : n_rows;
+    if (in_block == 0) {
+        return SNAPKV_ERROR_STRIDE;
+    }
+    const size_t extent =
+        skv_extent(n_heads, rows->head_stride, in_block, rows->row_stride, bytes);
+    if (extent >= PTRDIFF_MAX) {
+        return SNAPKV_ERROR_SHAPE;
+    }
+    if (skv_rows_overlap(n_heads, rows->head_stride, in_block, rows->row_stride, bytes)) {
+        return SNAPKV_ERROR_STRIDE;
+    }
+    if (as_numbers && element) {
+        const size_t heads = n_heads > 1 ? rows->head_stride : 0;
+        const size_t steps = in_block > 1 ? rows->row_stride : 0;
+        const size_t blocks = rows->block_table ? rows->block_stride : 0;
+        if (((uintptr_t)rows->data | heads | steps | blocks) % element != 0) {
+            return SNAPKV_ERROR_STRIDE;
+        }
+    }
+    if (rows->block_table) {
+        const size_t n_blocks = (n_rows - 1) / rows->block_rows + 1;
+        const size_t block_rows = skv_extent(1, 0, in_block, rows->row_stride, bytes);
+        size_t highest = 0;
+        for (size_t i = 0; i < n_blocks; i++) {
+            if (rows->block_table[i] < 0) {
+                return SNAPKV_ERROR_STRIDE;
+            }
+            if ((size_t)rows->block_table[i] > highest) {
+                highest = (size_t)rows->block_table[i];
+            }
+        }
+        const size_t blocks = skv_size_mul(highest, rows->block_stride);
+        if (skv_size_add(blocks, extent) >= PTRDIFF_MAX) {
+            return SNAPKV_ERROR_SHAPE;
+        }
+        /* Heads lie inside a block, or all blocks inside a head. */
+        const int outer_heads = rows->block_stride >= block_rows && n_heads > 1 &&
+                                rows->head_stride >= skv_size_add(blocks, block_rows);
+        if (highest > 0 && rows->block_stride < extent && !outer_heads) {
+            return SNAPKV_ERROR_STRIDE;
+        }
+    }
+    return SNAPKV_OK;
+}
+
+SKV_INLINE size_t skv_heads_per_set(const snapkv_config *config, const snapkv_layer *layer) {
+    return config->sharing == SNAPKV_PER_QUERY_HEAD ? 1 : layer->n_query_heads / layer->n_kv_heads;
+}
+
+/* The scan of one set, or of one K/V head's part of a layer. */
+static inline skv_plan skv_set_plan(const snapkv_config *config, const snapkv_layer *layer) {
+    const size_t prefix = layer->length - config->window;
+    return skv_make_plan(layer, skv_heads_per_set(config, layer), config->window, prefix, prefix);
+}
+
+/* Sizes and policy, no pointers. What only a selection needs is left out for the votes alone. */
+static inline snapkv_status skv_check_sizes(const snapkv_config *config, const snapkv_layer *layer,
+                                            int for_selection) {
+    if (!config || !layer) {
+        return SNAPKV_ERROR_NULL;
+    }
+    if (layer->n_query_heads == 0 || layer->n_kv_heads == 0 || layer->length == 0 ||
+        layer->head_dim == 0 || layer->n_query_heads % layer->n_kv_heads != 0 ||
+        layer->length > INT32_MAX) {
+        return SNAPKV_ERROR_SHAPE;
+    }
+    if (config->window == 0 || config->window > layer->length) {
+        return SNAPKV_ERROR_WINDOW;
+    }
+    if (for_selection) {
+        if (config->window >= config->capacity ||
+            config->n_sink >= config->capacity - config->window) {
+            return SNAPKV_ERROR_CAPACITY;
+        }
+        if (config->kernel_size % 2 == 0) {
+            return SNAPKV_ERROR_KERNEL;
+        }
+        if ((unsigned)config->pooling > SNAPKV_POOL_MAX ||
+            (unsigned)config->order > SNAPKV_BY_SCORE ||
+            (unsigned)config->reduce > SNAPKV_REDUCE_MAX) {
+            return SNAPKV_ERROR_OPTION;
+        }
+    }
+    if ((unsigned)config->sharing > SNAPKV_PER_LAYER) { /* the workspace depends on it */
+        return SNAPKV_ERROR_OPTION;
+    }
+    const skv_plan plan = skv_set_plan(config, layer);
+    const size_t tiles = plan.vote_tiles - plan.first_tile;
+    const size_t floats = skv_size_add(plan.fixed, skv_size_mul(tiles, plan.per_tile));
+    return skv_workspace_bytes(floats) >= PTRDIFF_MAX ? SNAPKV_ERROR_SHAPE : SNAPKV_OK;
+}
+
+/* Everything that a scan of the layer reads. */
+static inline snapkv_status skv_check_layer(const snapkv_config *config, const snapkv_layer *layer,
+                                            int for_selection) {
+    if (!config || !layer) {
+        return SNAPKV_ERROR_NULL;
+    }
+    const snapkv_rows *queries = &layer->queries, *keys = &layer->keys;
+    if (!queries->data || !keys->data || (queries->dtype == SNAPKV_CUSTOM && !queries->decode) ||
+        (keys->dtype == SNAPKV_CUSTOM && !keys->decode)) {
+        return SNAPKV_ERROR_NULL;
+    }
+    SKV_TRY(skv_check_sizes(config, layer, for_selection));
+    if ((unsigned)queries->dtype > SNAPKV_CUSTOM || (unsigned)keys->dtype > SNAPKV_CUSTOM ||
+        !skv_is_amount(layer->scale) || !skv_is_amount(layer->softcap)) {
+        return SNAPKV_ERROR_OPTION;
+    }
+    for (size_t head = 0; head < layer->n_query_heads; head++) {
+        if ((layer->sink_logits && !skv_is_finite(layer->sink_logits[head])) ||
+            (layer->alibi_slopes && !skv_is_finite(layer->alibi_slopes[head]))) {
+            return SNAPKV_ERROR_OPTION;
+        }
+    }
+    SKV_TRY(skv_check_rows(queries, layer->n_query_heads, config->window, layer->head_dim, 1));
+    return skv_check_rows(keys, layer->n_kv_heads, layer->length, layer->head_dim, 1);
+}
+
+static inline snapkv_status skv_check_values(const snapkv_layer *layer) {
+    if ((unsigned)layer->values.dtype > SNAPKV_CUSTOM) {
+        return SNAPKV_ERROR_OPTION;
+    }
+    return skv_check_rows(&layer->values, layer->n_kv_heads, layer->length, layer->head_dim, 0);
+}
+
+/* n entries that don't run out of 0 .. limit - 1. */
+static inline int skv_indices_inside(const int32_t *indices, size_t n, size_t limit) {
+    for (size_t i = 0; i < n; i++) {
+        if (indices[i] < 0 || (size_t)indices[i] >= limit) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static inline int skv_ascends(const int32_t *indices, size_t n) {
+    for (size_t i = 1; i < n; i++) {
+        if (indices[i] <= indices[i - 1]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Whether two memory areas share a byte. */
+SKV_INLINE int skv_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
+    const uintptr_t first = (uintptr_t)a, second = (uintptr_t)b;
+    return first < second ? second - first < a_bytes : first - second < b_bytes;
+}
+
+/* Whether n_a rows at a and n_b rows at b share a byte. Equal strides may interleave. */
+static inline int skv_strided_overlap(const void *a, size_t n_a, size_t a_stride, size_t a_bytes,
+                                      const void *b, size_t n_b, size_t b_stride, size_t b_bytes) {
+    if (n_a == 0 || n_b == 0 || !skv_overlap(a, (n_a - 1) * a_stride + a_bytes, b,
+                                             (n_b - 1) * b_stride + b_bytes)) {
+        return 0;
+    }
+    if (a_stride != b_stride || a_stride == 0) {
+        return 1;
+    }
+    const size_t ahead = (uintptr_t)b > (uintptr_t)a
+                             ? ((uintptr_t)b - (uintptr_t)a) % a_stride
+                             : (a_stride - ((uintptr_t)a - (uintptr_t)b) % a_stride) % a_stride;
+    return ahead < a_bytes || a_stride - ahead < b_bytes;
+}
+
+/* The workspace of a call, apart from what it writes. */
+static inline snapkv_status skv_check_workspace(const snapkv_config *config,
+                                                const snapkv_layer *layer, const void *workspace,
+                                                size_t workspace_size, const void *out,
+                                                size_t out_bytes) {
+    if ((uintptr_t)workspace % sizeof(float) != 0 ||
+        workspace_size < skv_workspace_bytes(skv_set_plan(config, layer).fixed)) {
+        return SNAPKV_ERROR_WORKSPACE;
+    }
+    return skv_overlap(workspace, workspace_size, out, out_bytes) ? SNAPKV_ERROR_ALIAS : SNAPKV_OK;
+}
+
+/* Of a selection, once the layer is checked. */
+static inline snapkv_status skv_check_select(const snapkv_config *config, const snapkv_layer *layer,
+                                             size_t set, const int32_t *kept, const float *scores,
+                                             const void *workspace, size_t workspace_size) {
+    const size_t kept_bytes = snapkv_kept_count(config, layer->length) * sizeof *kept;
+    const size_t scores_bytes = (layer->length - config->window) * sizeof *scores;
+    if (set >= snapkv_set_count(config, layer)) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    SKV_TRY(skv_check_workspace(config, layer, workspace, workspace_size, kept, kept_bytes));
+    if (scores && (skv_overlap(workspace, workspace_size, scores, scores_bytes) ||
+                   skv_overlap(kept, kept_bytes, scores, scores_bytes))) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    return SNAPKV_OK;
+}
+
+static inline char *skv_out_head(const snapkv_rows_out *out, size_t head) {
+    return (char *)out->data + (head ? head * out->head_stride : 0);
+}
+
+/* Whether a gather into `out` moves the rows of `view` inside their own memory. */
+static inline int skv_is_same_view(const snapkv_rows_out *out, const snapkv_rows *view,
+                                   size_t n_heads) {
+    return out->data == view->data && !view->block_table && out->row_stride == view->row_stride &&
+           (n_heads == 1 || out->head_stride == view->head_stride);
+}
+
+/* Whether n_dst rows at dst share a byte with the rows of one head of a view. */
+static inline int skv_view_overlaps(const snapkv_rows *view, size_t head, size_t n_rows,
+                                    size_t head_dim, const char *dst, size_t n_dst,
+                                    size_t dst_stride, size_t dst_bytes) {
+    const size_t bytes = skv_row_bytes(view, head_dim);
+    const size_t step = view->block_table ? view->block_rows : n_rows;
+    for (size_t p = 0; p < n_rows; p += step) {
+        if (skv_strided_overlap(skv_row(view, head, p), skv_size_min(step, n_rows - p),
+                                view->row_stride, bytes, dst, n_dst, dst_stride, dst_bytes)) {
+            return 1;
+        }
+        if (step > n_rows - p) {
+            break; /* p += step could wrap */
+        }
+    }
+    return 0;
+}
+
+/* ---- Selection ------------------------------------------------------------------------------- */
+
+/* snapkv_select after every check. */
+static inline snapkv_status skv_select_set(const snapkv_config *config, const snapkv_layer *layer,
+                                           size_t set, int32_t *kept, float *scores,
+                                           snapkv_selection *selection, void *workspace,
+                                           size_t workspace_size) {
+    const size_t length = layer->length, prefix = length - config->window;
+    const int whole_layer = config->sharing == SNAPKV_PER_LAYER;
+    snapkv_selection result;
+    result.n_kept = snapkv_kept_count(config, length);
+    result.coverage = 1.0f;
+    result.bypassed = length < config->capacity;
+    if (result.bypassed) {
+        for (size_t i = 0; i < length; i++) {
+            kept[i] = (int32_t)i;
+        }
+    } else {
+        const skv_plan plan = skv_set_plan(config, layer);
+        const size_t first = whole_layer ? 0 : set * plan.n_heads;
+        const size_t end = whole_layer ? layer->n_query_heads : first + plan.n_heads;
+        skv_scan scan;
+        size_t head = first;
+        do {
+            skv_start_scan(&scan, &plan, layer, head, workspace, workspace_size);
+            skv_pack_queries(&scan, &layer->queries, head, prefix);
+            SKV_TRY(skv_scan_keys(&scan));
+            for (size_t i = 0; i < plan.n_heads; i++) {
+                skv_sum_votes(&scan, i, scan.votes);
+                skv_add_head(&scan, config, head + i == first);
+            }
+            head += plan.n_heads;
+        } while (head < end);
+        if (config->reduce == SNAPKV_REDUCE_MEAN) {
+            for (size_t j = 0; j < prefix; j++) {
+                scan.scores[j] /= (float)(end - first);
+            }
+        }
+        const size_t n_sink = config->n_sink;
+        const size_t n_best = config->capacity - config->window - n_sink;
+        int32_t lowest, highest;
+        for (size_t i = 0; i < n_sink; i++) {
+            kept[i] = (int32_t)i;
+        }
+        skv_code_range(scan.scores + n_sink, prefix - n_sink, &lowest, &highest);
+        skv_pick_top(scan.scores + n_sink, prefix - n_sink, n_best, lowest, highest, config->order,
+                     n_sink, kept + n_sink);
+        for (size_t i = 0; i < config->window; i++) {
+            kept[n_sink + n_best + i] = (int32_t)(prefix + i);
+        }
+        if (scores) {
+            memcpy(scores, scan.scores, prefix * sizeof *scores);
+        }
+        result.coverage = skv_kept_share(scan.total_votes, prefix, kept, n_sink + n_best,
+                                         (float)config->window * (float)(end - first));
+    }
+    if (selection) {
+        *selection = result;
+    }
+    return SNAPKV_OK;
+}
+
+/* ---- Public bodies --------------------------------------------------------------------------- */
+
+SNAPKV_API snapkv_config snapkv_default_config(void) {
+    snapkv_config config;
+    config.window = 32; /* the official code's defaults, as is the kernel */
+    config.capacity = 2048;
+    config.kernel_size = 5;
+    config.n_sink = 0;
+    config.pooling = SNAPKV_POOL_AVG;
+    config.order = SNAPKV_BY_POSITION;
+    config.sharing = SNAPKV_PER_KV_HEAD;
+    config.reduce = SNAPKV_REDUCE_MEAN;
+    return config;
+}
+
+SNAPKV_API snapkv_config snapkv_official_config(void) {
+    snapkv_config config = snapkv_default_config();
+    config.sharing = SNAPKV_PER_QUERY_HEAD;
+    config.order = SNAPKV_BY_SCORE;
+    return config;
+}
+
+SNAPKV_API const char *snapkv_status_string(snapkv_status status) {
+    switch (status) {
+    case SNAPKV_OK:
+        return "ok";
+    case SNAPKV_ERROR_NULL:
+        return "a required pointer is NULL";
+    case SNAPKV_ERROR_SHAPE:
+        return "zero size, heads that don't divide, length above INT32_MAX, or overflow";
+    case SNAPKV_ERROR_STRIDE:
+        return "rows overlap or are misaligned, or bad block table";
+    case SNAPKV_ERROR_WINDOW:
+        return "window is 0 or above length, or leaves no prefix to vote on";
+    case SNAPKV_ERROR_CAPACITY:
+        return "capacity does not exceed window + n_sink";
+    case SNAPKV_ERROR_KERNEL:
+        return "kernel_size is 0 or even";
+    case SNAPKV_ERROR_OPTION:
+        return "unknown option, or a parameter that is not finite or negative";
+    case SNAPKV_ERROR_WORKSPACE:
+        return "workspace smaller than snapkv_workspace_min() or misaligned";
+    case SNAPKV_ERROR_INDEX:
+        return "set, head, position or slot out of range";
+    case SNAPKV_ERROR_ALIAS:
+        return "source and destination overlap";
+    case SNAPKV_ERROR_NOT_FINITE:
+        return "a logit or score is NaN or infinite";
+    }
+    return "unknown status";
+}
+
+SNAPKV_API snapkv_status snapkv_check(const snapkv_config *config, const snapkv_layer *layer) {
+    SKV_TRY(skv_check_layer(config, layer, 1));
+    return layer->values.data ? skv_check_values(layer) : SNAPKV_OK;
+}
+
+SNAPKV_API size_t snapkv_set_count(const snapkv_config *config, const snapkv_layer *layer) {
+    if (skv_check_sizes(config, layer, 1) != SNAPKV_OK) {
+        return 0;
+    }
+    return config->sharing == SNAPKV_PER_LAYER        ? 1
+           : config->sharing == SNAPKV_PER_QUERY_HEAD ? layer->n_query_heads
+                                                      : layer->n_kv_heads;
+}
+
+SNAPKV_API size_t snapkv_kept_count(const snapkv_config *config, size_t length) {
+    return config ? skv_size_min(length, config->capacity) : 0;
+}
+
+SNAPKV_API size_t snapkv_workspace_size(const snapkv_config *config, const snapkv_layer *layer) {
+    if (skv_check_sizes(config, layer, 0) != SNAPKV_OK) {
+        return 0;
+    }
+    const skv_plan plan = skv_set_plan(config, layer);
+    return skv_workspace_bytes(plan.fixed + (plan.vote_tiles - plan.first_tile) * plan.per_tile);
+}
+
+SNAPKV_API size_t snapkv_workspace_min(const snapkv_config *config, const snapkv_layer *layer) {
+    if (skv_check_sizes(config, layer, 0) != SNAPKV_OK) {
+        return 0;
+    }
+    return skv_workspace_bytes(skv_set_plan(config, layer).fixed);
+}
+
+SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_layer *layer,
+                                     size_t query_head, float *votes, void *workspace,
+                                     size_t workspace_size) {
+    if (!votes || !workspace) {
+        return SNAPKV_ERROR_NULL;
+    }
+    SKV_TRY(skv_check_layer(config, layer, 0));
+    const size_t prefix = layer->length - config->window;
+    if (prefix == 0) {
+        return SNAPKV_ERROR_WINDOW;
+    }
+    if (query_head >= layer->n_query_heads) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    SKV_TRY(skv_check_workspace(config, layer, workspace, workspace_size, votes,
+                                prefix * sizeof *votes));
+    skv_scan scan;
+    const skv_plan plan = skv_make_plan(layer, 1, config->window, prefix, prefix);
+    skv_start_scan(&scan, &plan, layer, query_head, workspace, workspace_size);
+    skv_pack_queries(&scan, &layer->queries, query_head, prefix);
+    SKV_TRY(skv_scan_keys(&scan));
+    skv_sum_votes(&scan, 0, votes);
+    return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_pool(const float *votes, size_t n, size_t kernel_size,
+                                     snapkv_pooling pooling, float *scores) {
+    int32_t lowest, highest;
+    if (!votes || !scores) {
+        return SNAPKV_ERROR_NULL;
+    }
+    if (n == 0 || n > INT32_MAX || skv_size_mul(n, sizeof *votes) >= PTRDIFF_MAX) {
+        return SNAPKV_ERROR_SHAPE;
+    }
+    if (kernel_size % 2 == 0) {
+        return SNAPKV_ERROR_KERNEL;
+    }
+    if ((unsigned)pooling > SNAPKV_POOL_MAX) {
+        return SNAPKV_ERROR_OPTION;
+    }
+    if (skv_overlap(votes, n * sizeof *votes, scores, n * sizeof *scores)) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    if (!skv_code_range(votes, n, &lowest, &highest)) {
+        return SNAPKV_ERROR_NOT_FINITE;
+    }
+    for (size_t j = 0; j < n; j += SKV_LANES) {
+        skv_store_inside(scores, n, j, skv_pool_lanes(votes, n, kernel_size, pooling, j));
+    }
+    return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_top_k(const float *scores, size_t n, size_t k, snapkv_order order,
+                                      int32_t *indices) {
+    int32_t lowest, highest;
+    if (!scores || !indices) {
+        return SNAPKV_ERROR_NULL;
+    }
+    if (n == 0 || n > INT32_MAX || k > n || skv_size_mul(n, sizeof *scores) >= PTRDIFF_MAX) {
+        return SNAPKV_ERROR_SHAPE;
+    }
+    if ((unsigned)order > SNAPKV_BY_SCORE) {
+        return SNAPKV_ERROR_OPTION;
+    }
+    if (skv_overlap(scores, n * sizeof *scores, indices, k * sizeof *indices)) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    if (!skv_code_range(scores, n, &lowest, &highest)) {
+        return SNAPKV_ERROR_NOT_FINITE;
+    }
+    if (k > 0) {
+        skv_pick_top(scores, n, k, lowest, highest, order, 0, indices);
+    }
+    return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_gather_rows(const int32_t *kept, size_t n_kept, const void *src,
+                                            size_t src_stride, size_t n_rows, size_t row_bytes,
+                                            void *dst, size_t dst_stride) {
+    if (!kept || !src || !dst) {
+        return SNAPKV_ERROR_NULL;
+    }
+    if (n_rows == 0 || row_bytes == 0 ||
+        skv_extent(1, 0, n_rows, src_stride, row_bytes) >= PTRDIFF_MAX ||
+        skv_extent(1, 0, n_kept, dst_stride, row_bytes) >= PTRDIFF_MAX) {
+        return SNAPKV_ERROR_SHAPE;
+    }
+    if ((n_rows > 1 && src_stride < row_bytes) || (n_kept > 1 && dst_stride < row_bytes)) {
+        return SNAPKV_ERROR_STRIDE;
+    }
+    if (!skv_indices_inside(kept, n_kept, n_rows)) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    const int in_place = src == dst && src_stride == dst_stride && skv_ascends(kept, n_kept);
+    if (!in_place && skv_strided_overlap(src, n_rows, src_stride, row_bytes, dst, n_kept,
+                                         dst_stride, row_bytes)) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    snapkv_rows rows;
+    memset(&rows, 0, sizeof rows);
+    rows.data = src;
+    rows.row_stride = src_stride;
+    skv_gather(&rows, 0, row_bytes, kept, n_kept, (char *)dst, dst_stride);
+    return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kept, const void *src,
+                                               size_t src_stride, size_t n_columns,
+                                               size_t element_size, size_t n_rows, void *dst,
+                                               size_t dst_stride) {
+    if (!kept || !src || !dst) {
+        return SNAPKV_ERROR_NULL;
+    }
+    const size_t src_bytes = skv_size_mul(n_columns, element_size);
+    const size_t dst_bytes = skv_size_mul(n_kept, element_size);
+    if (n_columns == 0 || element_size == 0 || n_rows == 0 ||
+        skv_extent(1, 0, n_rows, src_stride, src_bytes) >= PTRDIFF_MAX ||
+        skv_extent(1, 0, n_rows, dst_stride, dst_bytes) >= PTRDIFF_MAX) {
+        return SNAPKV_ERROR_SHAPE;
+    }
+    if (n_rows > 1 && (src_stride < src_bytes || dst_stride < dst_bytes)) {
+        return SNAPKV_ERROR_STRIDE;
+    }
+    if (!skv_indices_inside(kept, n_kept, n_columns)) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    const int in_place = src == dst && src_stride == dst_stride && skv_ascends(kept, n_kept);
+    if (n_kept > 0 && !in_place &&
+        skv_strided_overlap(src, n_rows, src_stride, src_bytes, dst, n_rows, dst_stride,
+                            dst_bytes)) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    for (size_t row = 0; row < n_rows; row++) {
+        const char *from = (const char *)src + row * src_stride;
+        char *to = (char *)dst + row * dst_stride;
+        skv_gather_elements(kept, n_kept, from, element_size, to);
+    }
+    return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv_layer *layer,
+                                       size_t set, int32_t *kept, float *scores,
+                                       snapkv_selection *selection, void *workspace,
+                                       size_t workspace_size) {
+    if (!kept || !workspace) {
+        return SNAPKV_ERROR_NULL;
+    }
+    SKV_TRY(skv_check_layer(config, layer, 1));
+    SKV_TRY(skv_check_select(config, layer, set, kept, scores, workspace, workspace_size));
+    return skv_select_set(config, layer, set, kept, scores, selection, workspace, workspace_size);
+}
+
+SNAPKV_API snapkv_status snapkv_compress(const snapkv_config *config, const snapkv_layer *layer,
+                                         size_t set, int32_t *kept,
+                                         const snapkv_rows_out *keys_out,
+                                         const snapkv_rows_out *values_out,
+                                         snapkv_selection *selection, void *workspace,
+                                         size_t workspace_size) {
+    if (!kept || !workspace || !keys_out || !values_out || !keys_out->data || !values_out->data ||
+        (layer && !layer->values.data)) {
+        return SNAPKV_ERROR_NULL;
+    }
+    SKV_TRY(skv_check_layer(config, layer, 1));
+    SKV_TRY(skv_check_values(layer));
+    const snapkv_rows *views[3] = {&layer->keys, &layer->values, &layer->queries};
+    const snapkv_rows_out *outs[2] = {keys_out, values_out};
+    const size_t n_kept = snapkv_kept_count(config, layer->length);
+    const int expanded = config->sharing == SNAPKV_PER_QUERY_HEAD;
+    const size_t n_out_heads = expanded ? layer->n_query_heads : layer->n_kv_heads;
+    const size_t source_head = expanded ? set / (layer->n_query_heads / layer->n_kv_heads) : set;
+    const int whole_layer = config->sharing == SNAPKV_PER_LAYER;
+    size_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        bytes[i] = skv_row_bytes(views[i], layer->head_dim);
+        if (bytes[i] == 0) {
+            return SNAPKV_ERROR_OPTION;
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        const snapkv_rows_out *out = outs[i];
+        if (skv_extent(n_out_heads, out->head_stride, n_kept, out->row_stride, bytes[i]) >=
+            PTRDIFF_MAX) {
+            return SNAPKV_ERROR_SHAPE;
+        }
+        if (skv_rows_overlap(n_out_heads, out->head_stride, n_kept, out->row_stride, bytes[i])) {
+            return SNAPKV_ERROR_STRIDE;
+        }
+    }
+    SKV_TRY(skv_check_select(config, layer, set, kept, NULL, workspace, workspace_size));
+    const size_t first_out = whole_layer ? 0 : set;
+    const size_t end_out = whole_layer ? n_out_heads : set + 1;
+    for (size_t head = first_out; head < end_out; head++) {
+        for (int i = 0; i < 2; i++) {
+            const char *dst = skv_out_head(outs[i], head);
+            const size_t dst_stride = outs[i]->row_stride;
+            for (int j = 0; j < 3; j++) {
+                const int in_place = i == j && config->order == SNAPKV_BY_POSITION &&
+                                     n_out_heads == layer->n_kv_heads &&
+                                     skv_is_same_view(outs[i], views[j], layer->n_kv_heads);
+                const size_t n_heads = j < 2 ? layer->n_kv_heads : layer->n_query_heads;
+                const size_t n_rows = j < 2 ? layer->length : config->window;
+                for (size_t h = 0; h < n_heads; h++) {
+                    if (!(in_place && h == head) &&
+                        skv_view_overlaps(views[j], h, n_rows, layer->head_dim, dst, n_kept,
+                                          dst_stride, bytes[i])) {
+                        return SNAPKV_ERROR_ALIAS;
+                    }
+                }
+            }
+            for (size_t other = first_out; i == 0 && other < end_out; other++) {
+                if (skv_strided_overlap(dst, n_kept, dst_stride, bytes[0],
+                                        skv_out_head(outs[1], other), n_kept, outs[1]->row_stride,
+                                        bytes[1])) {
+                    return SNAPKV_ERROR_ALIAS;
+                }
+            }
+        }
+    }
+    SKV_TRY(skv_select_set(config, layer, set, kept, NULL, selection, workspace, workspace_size));
+    for (size_t head = first_out; head < end_out; head++) {
+        for (int i = 0; i < 2; i++) {
+            skv_gather(views[i], whole_layer ? head : source_head, bytes[i], kept, n_kept,
+                       skv_out_head(outs[i], head), outs[i]->row_stride);
+        }
+    }
+    return SNAPKV_OK;
+}
+
+/* a * b in 64 bits, saturating. */
+SKV_INLINE uint64_t skv_count_mul(uint64_t a, uint64_t b) {
+    return b != 0 && a > UINT64_MAX / b ? UINT64_MAX : a * b;
+}
+
+SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapkv_model *model,
+                                        size_t length, size_t generated, snapkv_ledger *ledger) {
+    if (!config || !model || !ledger) {
+        return SNAPKV_ERROR_NULL;
+    }
+    if (model->batch == 0 || model->n_layers == 0 || model->element_size == 0) {
+        return SNAPKV_ERROR_SHAPE;
+    }
+    snapkv_layer layer;
+    memset(&layer, 0, sizeof layer);
+    layer.n_query_heads = model->n_query_heads;
+    layer.n_kv_heads = model->n_kv_heads;
+    layer.length = length;
+    layer.head_dim = model->head_dim;
+    SKV_TRY(skv_check_sizes(config, &layer, 1));
+    const size_t kept = snapkv_kept_count(config, length);
+    const int expanded = config->sharing == SNAPKV_PER_QUERY_HEAD;
+    uint64_t row = skv_count_mul(2, model->batch); /* the K and V of one position in one head */
+    row = skv_count_mul(row, model->n_layers);
+    row = skv_count_mul(row, model->head_dim);
+    row = skv_count_mul(row, model->element_size);
+    snapkv_ledger result;
+    result.full_bytes = skv_count_mul(skv_count_mul(row, model->n_kv_heads),
+                                      skv_size_add(length, generated));
+    result.kept_bytes = skv_count_mul(
+        skv_count_mul(row, expanded ? model->n_query_heads : model->n_kv_heads),
+        skv_size_add(kept, generated));
+    result.score_bytes = skv_count_mul(skv_count_mul(4, skv_count_mul(model->batch, length)),
+                                       skv_count_mul(model->n_query_heads, config->window));
+    result.workspace_bytes = snapkv_workspace_size(config, &layer);
+    if (skv_size_add(length, generated) == SIZE_MAX || result.full_bytes == UINT64_MAX ||
+        result.kept_bytes == UINT64_MAX || result.score_bytes == UINT64_MAX) {
+        return SNAPKV_ERROR_SHAPE;
+    }
+    *ledger = result;
+    return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_retained_mass(const snapkv_config *config,
+                                              const snapkv_layer *layer, size_t query_head,
+                                              const float *query, size_t position,
+                                              const int32_t *kept, size_t n_kept, float *mass,
+                                              void *workspace, size_t workspace_size) {
+    if (!query || !kept || !mass || !workspace) {
+        return SNAPKV_ERROR_NULL;
+    }
+    SKV_TRY(skv_check_layer(config, layer, 0));
+    if (query_head >= layer->n_query_heads || position < layer->length - 1 ||
+        position > INT32_MAX || !skv_indices_inside(kept, n_kept, layer->length)) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    SKV_TRY(skv_check_workspace(config, layer, workspace, workspace_size, mass, sizeof *mass));
+    snapkv_rows rows;
+    memset(&rows, 0, sizeof rows);
+    rows.data = query;
+    skv_scan scan;
+    const skv_plan plan = skv_make_plan(layer, 1, 1, layer->length, position);
+    skv_start_scan(&scan, &plan, layer, query_head, workspace, workspace_size);
+    skv_pack_queries(&scan, &rows, 0, position);
+    SKV_TRY(skv_scan_keys(&scan));
+    skv_sum_votes(&scan, 0, scan.votes);
+    *mass = skv_kept_share(scan.votes, layer->length, kept, n_kept, 1.0f);
+    return SNAPKV_OK;
+}
+
+SNAPKV_API float snapkv_error_bound(float mass, float value_norm_max) {
+    return 2.0f * (1.0f - mass) * value_norm_max;
+}
+
+SNAPKV_API snapkv_cursor snapkv_cursor_start(const snapkv_config *config, size_t length) {
+    snapkv_cursor cursor;
+    cursor.prompt_length = config ? length : 0;
+    cursor.prompt_kept = snapkv_kept_count(config, length);
+    cursor.generated = 0;
+    return cursor;
+}
+
+SNAPKV_API size_t snapkv_next_position(const snapkv_cursor *cursor) {
+    return cursor ? cursor->prompt_length + cursor->generated : 0;
+}
+
+SNAPKV_API size_t snapkv_next_slot(const snapkv_cursor *cursor) {
+    return cursor ? cursor->prompt_kept + cursor->generated : 0;
+}
+
+SNAPKV_API snapkv_status snapkv_append(snapkv_cursor *cursor, size_t n_tokens) {
+    if (!cursor) {
+        return SNAPKV_ERROR_NULL;
+    }
+    if (n_tokens > SIZE_MAX - snapkv_next_position(cursor)) {
+        return SNAPKV_ERROR_SHAPE;
+    }
+    cursor->generated += n_tokens;
+    return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_rewind(snapkv_cursor *cursor, size_t n_tokens) {
+    if (!cursor) {
+        return SNAPKV_ERROR_NULL;
+    }
+    if (n_tokens > cursor->generated) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    cursor->generated -= n_tokens;
+    return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const int32_t *kept,
+                                              size_t slot, size_t *position) {
+    if (!cursor || !position || (!kept && slot < cursor->prompt_kept)) {
+        return SNAPKV_ERROR_NULL;
+    }
+    if (slot >= snapkv_next_slot(cursor)) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    if (slot >= cursor->prompt_kept) {
+        *position = cursor->prompt_length + (slot - cursor->prompt_kept);
+        return SNAPKV_OK;
+    }
+    if (!skv_indices_inside(kept + slot, 1, cursor->prompt_length)) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    *position = (size_t)kept[slot];
+    return SNAPKV_OK;
+}
+
+#undef SKV_HAS_AVX2
+#undef SKV_HAS_AVX512
+#undef SKV_HAS_NEON
+#undef SKV_INLINE
+#undef SKV_UNROLL
+#undef SKV_PREFETCH
+#undef SKV_LANES
+#undef SKV_TILE_KEYS
+#undef SKV_TILE_VECS
+#undef SKV_FMA1
+#undef SKV_MAP
+#undef SKV_LOWEST
+#undef SKV_TRY
+
+#endif /* SNAPKV_H */
+
+/* MIT License
+ *
+ * Copyright (c) 2026 the snapkv.h authors
+ *
+ * Permission is hereby granted, free of charge, to any person obtaining a copy
+ * of this software and associated documentation files (the "Software"), to deal
+ * in the Software without restriction, including without limitation the rights
+ * to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
+ * copies of the Software, and to permit persons to whom the Software is
+ * furnished to do so, subject to the following conditions:
+ *
+ * The above copyright notice and this permission notice shall be included in all
+ * copies or substantial portions of the Software.
+ *
+ * THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+ * IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+ * FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+ * AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+ * LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+ * OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
+ * SOFTWARE.
+ */
