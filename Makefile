@@ -12,7 +12,7 @@ CFLAGS ?= -O2 -g
 BASE   := -std=c99 $(WARN) -Iinclude
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples check clean
+.PHONY: help demo examples check bench clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -57,6 +57,46 @@ check: $(UNIT_BINS) ## install cmocka if it is missing, then run every test
 $(B)/cmocka.ok: | $(B)
 	@CC='$(CC)' sh tests/need_cmocka.sh
 	@touch $@
+
+# ---- benchmark -----------------------------------------------------------------------------
+
+# Every path that the target has, by $(CC) and by the other compiler where it is installed, in one
+# program. OpenBLAS, PyTorch and a C++ compiler are peers: without them their rows say SKIP.
+BENCH       :=
+BENCH_KIND  := $(if $(findstring clang,$(shell $(CC) --version 2>/dev/null)),clang,gcc)
+BENCH_OTHER := $(notdir $(shell command -v $(if $(filter gcc,$(BENCH_KIND)),clang,gcc)))
+BENCH_CPU   := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
+BENCH_ISAS  := scalar $(if $(filter x86_64,$(BENCH_CPU)),avx2 avx512) $(if $(filter aarch64,$(BENCH_CPU)),neon)
+BENCH_scalar := -DSNAPKV_ISA=SNAPKV_ISA_SCALAR
+BENCH_avx2   := -DSNAPKV_ISA=SNAPKV_ISA_AVX2 -mavx2 -mfma -mf16c
+BENCH_avx512 := -DSNAPKV_ISA=SNAPKV_ISA_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
+BENCH_neon   := -DSNAPKV_ISA=SNAPKV_ISA_NEON
+BB          := $(B)/bench-$(BENCH_KIND)
+BENCH_LINKS := 'int openblas_get_parallel(void);' 'int main(void) { return openblas_get_parallel(); }'
+
+define bench_path
+BENCH_OBJECTS += $(BB)/path_$(1)_$(2).o
+$(BB)/path_$(1)_$(2).o: tests/bench/path.c tests/bench/bench.h $(H)
+	@mkdir -p $$(@D)
+	$(3) $(BASE) -O3 $(BENCH_$(1)) -DBENCH_PATH=bench_$(1)_$(2) -DBENCH_LABEL='"$(1) $(2)"' \
+	    -DBENCH_FLAGS='"-O3 $(BENCH_$(1))"' -c -o $$@ $$<
+endef
+$(foreach i,$(BENCH_ISAS),$(eval $(call bench_path,$i,$(BENCH_KIND),$(CC))))
+$(foreach c,$(BENCH_OTHER),$(foreach i,$(BENCH_ISAS),$(eval $(call bench_path,$i,$c,$c))))
+
+$(BB)/bench: tests/bench/bench.c tests/bench/nth_element.cc tests/bench/sgemm.c $(BENCH_OBJECTS)
+	@set -e; peers=; libs=; has_cxx=0; has_blas=0; \
+	if $(CXX) -std=c++11 -O3 $(NATIVE) -Iinclude -c -o $(BB)/nth_element.o tests/bench/nth_element.cc; then \
+	    has_cxx=1; peers=$(BB)/nth_element.o; fi; \
+	if printf '%s\n' $(BENCH_LINKS) | $(CC) -x c - -o /dev/null -lopenblas 2>/dev/null; then \
+	    has_blas=1; peers="$$peers tests/bench/sgemm.c"; libs=-lopenblas; fi; \
+	set -x; $(CC) $(BASE) -O2 -DBENCH_HAS_CXX=$$has_cxx -DBENCH_HAS_OPENBLAS=$$has_blas \
+	    -DBENCH_PATHS='$(foreach i,$(BENCH_ISAS),PATH(bench_$i_$(BENCH_KIND)))' \
+	    -DBENCH_OTHER_PATHS='$(foreach c,$(BENCH_OTHER),$(foreach i,$(BENCH_ISAS),PATH(bench_$i_$c)))' \
+	    -o $@ $< $$peers $(BENCH_OBJECTS) $$libs -pthread -lm
+
+bench: $(BB)/bench ## times and peers, about 4 minutes; BENCH="--quick vote" for a part, BENCH=--help
+	$(BB)/bench $(BENCH)
 
 $(B):
 	@mkdir -p $(B)
