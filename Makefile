@@ -39,15 +39,20 @@ BUILDS      := plain scalar native
 FLAGS_plain  := -DSNAPKV_ISA=SNAPKV_ISA_SCALAR
 FLAGS_scalar := $(NATIVE) -DSNAPKV_ISA=SNAPKV_ISA_SCALAR -DSNAPKV_SCALAR_FMA=1
 FLAGS_native := $(NATIVE)
-SUPPORT      := $(wildcard tests/support/*.c)
+SUPPORT      := $(patsubst tests/support/%.c,%.o,$(wildcard tests/support/*.c))
 SUPPORT_H    := $(wildcard tests/support/*.h)
 UNIT_BINS    := $(foreach b,$(BUILDS),$(UNIT:%=$(B)/unit/$b/%))
 CHECKS       := $(foreach b,$(BUILDS),$(UNIT:%=unit/$b/%=$(B)/unit/$b/%))
 
+# The support calls the library too, so that it is built with each build's flags.
 define unit_rule
-$(B)/unit/$(1)/%: tests/unit/test_%.c $(SUPPORT) $(SUPPORT_H) $(H) | $(B)/cmocka.ok
+$(B)/support/$(1)/%.o: tests/support/%.c $(SUPPORT_H) $(H) | $(B)/cmocka.ok
 	@mkdir -p $$(@D)
-	$(CC) $(BASE) $(CFLAGS) $(FLAGS_$(1)) -DBUILD_NAME='"$(1)"' -Itests/support -o $$@ $$< $(SUPPORT) -lcmocka -lm
+	$(CC) $(BASE) $(CFLAGS) $(FLAGS_$(1)) -c -o $$@ $$<
+
+$(B)/unit/$(1)/%: tests/unit/test_%.c $(SUPPORT:%=$(B)/support/$(1)/%) $(SUPPORT_H) $(H)
+	@mkdir -p $$(@D)
+	$(CC) $(BASE) $(CFLAGS) $(FLAGS_$(1)) -DBUILD_NAME='"$(1)"' -Itests/support -o $$@ $$< $(SUPPORT:%=$(B)/support/$(1)/%) -lcmocka -lm
 endef
 $(foreach b,$(BUILDS),$(eval $(call unit_rule,$b)))
 

@@ -1,0 +1,72 @@
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#include "guard.h"
+#include "check.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* As a float or an int32_t a large negative number, as a size a huge one: nothing that passes. */
+#define PATTERN 0xCB
+
+guard guard_new(size_t size, guard_side side) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    guard buffer;
+    buffer.size = size;
+    buffer.pages_size = (size + page - 1) / page * page;
+    if (buffer.pages_size == 0) {
+        buffer.pages_size = page;
+    }
+    void *map =
+        mmap(NULL, buffer.pages_size + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(map != MAP_FAILED);
+    buffer.pages = (unsigned char *)map + page;
+    assert_int_equal(mprotect(buffer.pages, buffer.pages_size, PROT_READ | PROT_WRITE), 0);
+    memset(buffer.pages, PATTERN, buffer.pages_size);
+    buffer.data = buffer.pages + (side == GUARD_AFTER ? buffer.pages_size - size : 0);
+    return buffer;
+}
+
+guard guard_copy(const void *data, size_t size, guard_side side) {
+    guard buffer = guard_new(size, side);
+    if (size) {
+        memcpy(buffer.data, data, size);
+    }
+    return buffer;
+}
+
+static void check_pattern(const unsigned char *from, const unsigned char *to, const char *where,
+                          const guard *buffer) {
+    for (; from < to; from++) {
+        if (*from != PATTERN) {
+            fail_msg("%s a buffer of %lu bytes was written, at byte %ld of it", where,
+                     (unsigned long)buffer->size, (long)(from - buffer->data));
+        }
+    }
+}
+
+void guard_check(const guard *buffer) {
+    check_pattern(buffer->pages, buffer->data, "The memory before", buffer);
+    check_pattern(buffer->data + buffer->size, buffer->pages + buffer->pages_size,
+                  "The memory after", buffer);
+}
+
+void guard_check_untouched(const guard *buffer) {
+    check_pattern(buffer->pages, buffer->pages + buffer->pages_size,
+                  "Though it should be left alone,", buffer);
+}
+
+void guard_free(guard *buffer) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    guard_check(buffer);
+    munmap(buffer->pages - page, buffer->pages_size + 2 * page);
+    buffer->data = NULL;
+}
+
+void guard_freeze(const guard *buffer) {
+    assert_int_equal(mprotect(buffer->pages, buffer->pages_size, PROT_READ), 0);
+}
+
+void guard_thaw(const guard *buffer) {
+    assert_int_equal(mprotect(buffer->pages, buffer->pages_size, PROT_READ | PROT_WRITE), 0);
+}
