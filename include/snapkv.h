@@ -436,6 +436,15 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #define SKV_INLINE static inline
 #endif
 
+/* Unused functions of a header must not warn; inline ones don't. */
+#if defined(__GNUC__) || defined(__clang__)
+#define SKV_NOINLINE static __attribute__((noinline, unused))
+#elif defined(_MSC_VER)
+#define SKV_NOINLINE static __declspec(noinline)
+#else
+#define SKV_NOINLINE static inline
+#endif
+
 /* Full unrolling keeps a register tile in registers at -O2 as well. */
 #if defined(__clang__)
 #define SKV_UNROLL _Pragma("unroll")
@@ -796,14 +805,22 @@ enum {
     SKV_BLOCK = 16,  /* queries whose weights skv_sum_block adds: the widest native vector */
     SKV_TILE = 48,   /* keys of one softmax step: a multiple of every register tile, and a tile of
                         logits (6 KiB at W 32) and of keys (24 KiB at D 128) stays near in cache */
-    SKV_POOL_RUN = 32, /* neighbours added in one go, then the runs: a wide kernel's rounding error
-                          grows with its 32nd part */
+    SKV_BATCH = 4, /* vectors whose exp is computed abreast */
     SKV_PARTS = SKV_BLOCK / SKV_LANES
 };
 
 #define SKV_LOWEST (-3.402823466e38f) /* -FLT_MAX: below every logit, and no infinity */
 
 /* ---- Lane maths ---------------------------------------------------------------------------- */
+
+/* A statement for each i below count, a constant: vectors abreast hide each other's latency. */
+#define SKV_EACH(statement)                                                                        \
+    SKV_UNROLL for (int i = 0; i < SKV_BATCH; i++) {                                               \
+        if (i < count) {                                                                           \
+            statement;                                                                             \
+        }                                                                                          \
+    }                                                                                              \
+    (void)0
 
 /* exp(x) for x <= 0; worst error over that range 1.02 ULP. Exactly 1 at 0, exactly 0 below -87.
  *
@@ -813,21 +830,26 @@ enum {
  * integers, since fast-math would cancel the floats. The polynomial is 2 exp(r), minimax in
  * relative error with its first two coefficients fixed (3.1e-9, Remez). The factor 2^(n-1) is 0 at
  * n = -126, where x is clamped: no subnormal appears, whose flushing would change bits. */
-SKV_INLINE skv_vec skv_exp(skv_vec x) {
+SKV_INLINE void skv_exp_each(skv_vec *x, const int count) {
     const skv_vec magic = skv_set1(12583038.0f); /* 1.5 * 2^23 + 126; its bits are 0x4B40007E */
-    x = skv_max(x, skv_set1(-87.4f));            /* rounds to n = -126 */
-    const skv_int t = skv_bits(skv_fma(x, skv_set1(1.44269504f), magic));
-    const skv_vec n = skv_to_float(skv_int_sub(t, skv_int_set1(0x4B40007E)));
-    skv_vec r = skv_fnma(n, skv_set1(0.693359375f), x);
-    r = skv_fnma(n, skv_set1(-2.12194440e-4f), r);
-    skv_vec p = skv_set1(0.00276291976f);
-    p = skv_fma(p, r, skv_set1(0.0167374332f));
-    p = skv_fma(p, r, skv_set1(0.083336778f));
-    p = skv_fma(p, r, skv_set1(0.333330423f));
-    p = skv_fma(p, r, skv_set1(0.999999881f));
-    p = skv_fma(p, r, skv_set1(2.0f));
-    p = skv_fma(p, r, skv_set1(2.0f));
-    return skv_mul(p, skv_from_bits(skv_int_shl(t, 23)));
+    const float coefficients[] = {0.0167374332f, 0.083336778f, 0.333330423f, 0.999999881f, 2, 2};
+    skv_int t[SKV_BATCH];
+    skv_vec n[SKV_BATCH], r[SKV_BATCH], p[SKV_BATCH];
+    SKV_EACH(x[i] = skv_max(x[i], skv_set1(-87.4f))); /* rounds to n = -126 */
+    SKV_EACH(t[i] = skv_bits(skv_fma(x[i], skv_set1(1.44269504f), magic)));
+    SKV_EACH(n[i] = skv_to_float(skv_int_sub(t[i], skv_int_set1(0x4B40007E))));
+    SKV_EACH(r[i] = skv_fnma(n[i], skv_set1(0.693359375f), x[i]));
+    SKV_EACH(r[i] = skv_fnma(n[i], skv_set1(-2.12194440e-4f), r[i]));
+    SKV_EACH(p[i] = skv_set1(0.00276291976f));
+    SKV_UNROLL for (int c = 0; c < 6; c++) {
+        SKV_EACH(p[i] = skv_fma(p[i], r[i], skv_set1(coefficients[c])));
+    }
+    SKV_EACH(x[i] = skv_mul(p[i], skv_from_bits(skv_int_shl(t[i], 23))));
+}
+
+SKV_INLINE skv_vec skv_exp(skv_vec x) {
+    skv_exp_each(&x, 1);
+    return x;
 }
 
 /* The magnitude's bits: above 0x7F7FFFFF for infinities and NaN, whatever -ffast-math assumes. */
@@ -1065,42 +1087,65 @@ static inline void skv_pack_queries(skv_scan *scan, const snapkv_rows *rows, siz
 
 /* ---- Logits ---------------------------------------------------------------------------------- */
 
-/* SKV_TILE_KEYS keys against n_vecs vectors of queries: each logit one chain of multiply-adds over
- * head_dim, whatever the vector width. While it computes, it asks for the lines of the rows
- * `ahead`, ahead_step bytes per 16 dimensions. */
-SKV_INLINE void skv_dot_tile(const int n_vecs, const float *const *queries,
-                             const float *const *keys, size_t head_dim, const char *const *ahead,
-                             size_t ahead_step, float *logits, size_t n_lanes) {
+/* One register tile: keys against vectors of queries. */
+typedef struct skv_dot {
+    const float *queries[SKV_TILE_VECS]; /* a vector each; from d to d + 1 SKV_BLOCK floats */
+    const float *keys[SKV_TILE_KEYS];
+    const char *ahead[SKV_TILE_KEYS]; /* rows whose cache lines are asked for meanwhile, */
+    size_t ahead_step;                /* so many bytes per SKV_BLOCK dimensions */
+    size_t head_dim;
+    float *logits; /* rows n_lanes apart */
+    size_t n_lanes;
+} skv_dot;
+
+/* Each logit is one chain of multiply-adds over head_dim, whatever the vector width. */
+SKV_INLINE void skv_dot_tile(const skv_dot *dot, const int n_vecs) {
     skv_vec sum[SKV_TILE_KEYS][SKV_TILE_VECS];
+    const size_t head_dim = dot->head_dim;
     SKV_UNROLL for (int k = 0; k < SKV_TILE_KEYS; k++) {
-        SKV_UNROLL for (int v = 0; v < n_vecs; v++) {
+        SKV_UNROLL for (int v = 0; v < SKV_TILE_VECS; v++) {
             sum[k][v] = skv_set1(0.0f);
         }
     }
     size_t d = 0;
-    for (size_t line = 0; d < head_dim; line += ahead_step) {
+    for (size_t line = 0; d < head_dim; line += dot->ahead_step) {
         const size_t end = d + skv_size_min(head_dim - d, SKV_BLOCK);
         SKV_UNROLL for (int k = 0; k < SKV_TILE_KEYS; k++) {
-            SKV_PREFETCH(ahead[k] + line);
+            SKV_PREFETCH(dot->ahead[k] + line);
         }
         for (; d < end; d++) {
             skv_vec query[SKV_TILE_VECS];
-            SKV_UNROLL for (int v = 0; v < n_vecs; v++) {
-                query[v] = skv_load(queries[v] + d * SKV_BLOCK);
+            SKV_UNROLL for (int v = 0; v < SKV_TILE_VECS; v++) {
+                if (v < n_vecs) {
+                    query[v] = skv_load(dot->queries[v] + d * SKV_BLOCK);
+                }
             }
             SKV_UNROLL for (int k = 0; k < SKV_TILE_KEYS; k++) {
-                const skv_vec key = skv_set1(keys[k][d]);
-                SKV_UNROLL for (int v = 0; v < n_vecs; v++) {
-                    sum[k][v] = skv_fma(key, query[v], sum[k][v]);
+                const skv_vec key = skv_set1(dot->keys[k][d]);
+                SKV_UNROLL for (int v = 0; v < SKV_TILE_VECS; v++) {
+                    if (v < n_vecs) {
+                        sum[k][v] = skv_fma(key, query[v], sum[k][v]);
+                    }
                 }
             }
         }
     }
     SKV_UNROLL for (int k = 0; k < SKV_TILE_KEYS; k++) {
-        SKV_UNROLL for (int v = 0; v < n_vecs; v++) {
-            skv_store(logits + (size_t)k * n_lanes + v * SKV_LANES, sum[k][v]);
+        SKV_UNROLL for (int v = 0; v < SKV_TILE_VECS; v++) {
+            if (v < n_vecs) {
+                skv_store(dot->logits + (size_t)k * dot->n_lanes + v * SKV_LANES, sum[k][v]);
+            }
         }
     }
+}
+
+/* Out of line, where all registers are theirs: inlined, GCC 12 spilled pointers in the inner loop
+ * and lost 15 % (AVX2, L 4096). */
+SKV_NOINLINE void skv_dot_all(const skv_dot *dot) {
+    skv_dot_tile(dot, SKV_TILE_VECS);
+}
+SKV_NOINLINE void skv_dot_one(const skv_dot *dot) {
+    skv_dot_tile(dot, 1);
 }
 
 /* A tile of keys as evenly spaced floats: where they lie, or decoded. */
@@ -1110,6 +1155,8 @@ typedef struct skv_keys {
     size_t first;  /* position */
     size_t count;
     size_t kv_head;
+    size_t ahead; /* how many keys on to prefetch: 12 where they lie, or it waits for memory, and a
+                     tile where the tile is decoded as a whole */
 } skv_keys;
 
 static inline skv_keys skv_load_keys(const skv_scan *scan, size_t tile) {
@@ -1124,6 +1171,7 @@ static inline skv_keys skv_load_keys(const skv_scan *scan, size_t tile) {
     if (rows->dtype == SNAPKV_F32 && one_block) {
         keys.rows = skv_row(rows, keys.kv_head, keys.first);
         keys.stride = rows->row_stride;
+        keys.ahead = 12;
         return keys;
     }
     const size_t pitch = skv_round_up(layer->head_dim, SKV_BLOCK);
@@ -1133,6 +1181,7 @@ static inline skv_keys skv_load_keys(const skv_scan *scan, size_t tile) {
     }
     keys.rows = (const char *)scan->key_rows;
     keys.stride = pitch * sizeof(float);
+    keys.ahead = SKV_TILE;
     return keys;
 }
 
@@ -1143,32 +1192,32 @@ static inline void skv_logits(const skv_scan *scan, size_t head, const skv_keys 
     const size_t head_dim = layer->head_dim, n_lanes = scan->plan.n_lanes;
     const size_t n_vecs = (scan->plan.n_queries + SKV_LANES - 1) / SKV_LANES;
     const float *packed = scan->queries + head * n_lanes * head_dim;
-    const size_t ahead_step = skv_element_bytes(layer->keys.dtype) * SKV_BLOCK;
+    skv_dot dot;
+    dot.ahead_step = skv_element_bytes(layer->keys.dtype) * SKV_BLOCK;
+    dot.head_dim = head_dim;
+    dot.n_lanes = n_lanes;
     for (size_t k = 0; k < keys->count; k += SKV_TILE_KEYS) {
-        const float *key[SKV_TILE_KEYS];
-        const char *ahead[SKV_TILE_KEYS];
         /* Behind the last key the tile repeats it: there is room for those logits, and nobody reads
          * them. */
         for (size_t i = 0; i < SKV_TILE_KEYS; i++) {
             const size_t j = skv_size_min(k + i, keys->count - 1);
-            const size_t next = skv_size_min(keys->first + j + SKV_TILE, layer->length - 1);
-            key[i] = (const float *)(const void *)(keys->rows + j * keys->stride);
-            ahead[i] = skv_row(&layer->keys, keys->kv_head, next);
+            const size_t next = skv_size_min(keys->first + j + keys->ahead, layer->length - 1);
+            dot.keys[i] = (const float *)(const void *)(keys->rows + j * keys->stride);
+            dot.ahead[i] = skv_row(&layer->keys, keys->kv_head, next);
         }
         for (size_t v = 0; v < n_vecs;) {
-            const float *query[SKV_TILE_VECS];
-            float *out = logits + k * n_lanes + v * SKV_LANES;
-            for (size_t i = 0; i < SKV_TILE_VECS; i++) {
-                const size_t lane = skv_size_min(v + i, n_vecs - 1) * SKV_LANES;
-                query[i] = packed + lane / SKV_BLOCK * SKV_BLOCK * head_dim + lane % SKV_BLOCK;
+            const size_t step = v + SKV_TILE_VECS <= n_vecs ? SKV_TILE_VECS : 1;
+            dot.logits = logits + k * n_lanes + v * SKV_LANES;
+            for (size_t i = 0; i < step; i++) {
+                const size_t lane = (v + i) * SKV_LANES, in_block = lane % SKV_BLOCK;
+                dot.queries[i] = packed + (lane - in_block) * head_dim + in_block;
             }
-            if (v + SKV_TILE_VECS <= n_vecs) {
-                skv_dot_tile(SKV_TILE_VECS, query, key, head_dim, ahead, ahead_step, out, n_lanes);
-                v += SKV_TILE_VECS;
+            if (step == SKV_TILE_VECS) {
+                skv_dot_all(&dot);
             } else {
-                skv_dot_tile(1, query, key, head_dim, ahead, ahead_step, out, n_lanes);
-                v++;
+                skv_dot_one(&dot);
             }
+            v += step;
         }
     }
 }
@@ -1243,14 +1292,22 @@ static inline int skv_softmax_tile(const skv_scan *scan, size_t head, const skv_
                 max = skv_max(logit, max);
             }
         }
-        for (size_t k = 0; k < keys->count; k++) {
-            skv_vec weight = skv_exp(skv_sub(skv_load(p + k * n_lanes), max));
-            if (shaped) {
-                const skv_int seen = skv_visible(scan, lane, keys->first + k);
-                weight = skv_select(seen, weight, skv_set1(0.0f));
+        for (size_t k = 0; k < keys->count; k += SKV_BATCH) {
+            skv_vec weight[SKV_BATCH];
+            SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
+                weight[i] = skv_sub(skv_load(p + (k + i) * n_lanes), max);
             }
-            skv_store(p + k * n_lanes, weight);
-            sum = skv_add(sum, weight);
+            skv_exp_each(weight, SKV_BATCH);
+            SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
+                if (shaped) {
+                    const skv_int seen = skv_visible(scan, lane, keys->first + k + i);
+                    weight[i] = skv_select(seen, weight[i], skv_set1(0.0f));
+                }
+                if (k + i < keys->count) {
+                    skv_store(p + (k + i) * n_lanes, weight[i]);
+                    sum = skv_add(sum, weight[i]);
+                }
+            }
         }
         const skv_vec correction = skv_exp(skv_sub(old, max));
         skv_store(running_max + lane, max);
@@ -1369,8 +1426,8 @@ SKV_INLINE skv_vec skv_load_inside(const float *votes, size_t n, ptrdiff_t p, fl
     return skv_load(lanes);
 }
 
-/* The pooled scores of positions j .. j + SKV_LANES - 1. Every window adds its positions in the
- * same order, counted from its own start, so that equal neighbourhoods tie exactly. */
+/* The pooled scores of positions j .. j + SKV_LANES - 1. One running sum in order of position:
+ * equal neighbourhoods, and windows cut to the same positions, tie exactly. */
 SKV_INLINE skv_vec skv_pool_lanes(const float *votes, size_t n, size_t kernel_size,
                                   snapkv_pooling pooling, size_t j) {
     /* A radius of n already reaches everything from everywhere. */
@@ -1378,21 +1435,14 @@ SKV_INLINE skv_vec skv_pool_lanes(const float *votes, size_t n, size_t kernel_si
     const size_t reach = radius < j + SKV_LANES - 1 ? 0 : radius - (j + SKV_LANES - 1);
     const size_t last = skv_size_min(2 * radius, n - 1 - j + radius);
     const int average = pooling == SNAPKV_POOL_AVG;
-    skv_vec all = skv_set1(average ? 0.0f : SKV_LOWEST);
-    skv_vec run = all;
+    const float fill = average ? 0.0f : SKV_LOWEST;
+    skv_vec all = skv_set1(fill);
     for (size_t i = reach; i <= last; i++) { /* offsets whose positions are not all outside */
         const ptrdiff_t p = (ptrdiff_t)(j + i) - (ptrdiff_t)radius;
-        if (average) {
-            run = skv_add(run, skv_load_inside(votes, n, p, 0.0f));
-            if (i % SKV_POOL_RUN == SKV_POOL_RUN - 1) {
-                all = skv_add(all, run);
-                run = skv_set1(0.0f);
-            }
-        } else {
-            all = skv_max(skv_load_inside(votes, n, p, SKV_LOWEST), all);
-        }
+        const skv_vec vote = skv_load_inside(votes, n, p, fill);
+        all = average ? skv_add(all, vote) : skv_max(vote, all);
     }
-    return average ? skv_div(skv_add(all, run), skv_set1((float)kernel_size)) : all;
+    return average ? skv_div(all, skv_set1((float)kernel_size)) : all;
 }
 
 /* Stores the first lanes of a vector into out[j .. n - 1]. */
@@ -2478,7 +2528,9 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #undef SKV_HAS_AVX512
 #undef SKV_HAS_NEON
 #undef SKV_INLINE
+#undef SKV_NOINLINE
 #undef SKV_UNROLL
+#undef SKV_EACH
 #undef SKV_PREFETCH
 #undef SKV_LANES
 #undef SKV_TILE_KEYS
