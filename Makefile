@@ -12,7 +12,7 @@ CFLAGS ?= -O2 -g
 BASE   := -std=c99 $(WARN) -Iinclude
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples check bench clean
+.PHONY: help demo examples check bench install uninstall clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -62,6 +62,31 @@ check: $(UNIT_BINS) ## install cmocka if it is missing, then run every test
 $(B)/cmocka.ok: | $(B)
 	@CC='$(CC)' sh tests/need_cmocka.sh
 	@touch $@
+
+# ---- documents and the installed copy ------------------------------------------------------
+
+# The scripts compile with the same compiler and warnings.
+export CC BASE
+CHECKS += compile/snippets=tests/compile/snippets.sh compile/installed=tests/compile/installed.sh
+
+# ---- install -------------------------------------------------------------------------------
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+INCLUDE := $(DESTDIR)$(PREFIX)/include
+PKGCONF := $(DESTDIR)$(PREFIX)/share/pkgconfig
+VERSION  = $(shell awk '/^.define SNAPKV_VERSION_/ { v = v s $$3; s = "." } END { print v }' $(H))
+
+install: ## copy the header and snapkv.pc below PREFIX (/usr/local), staged in DESTDIR
+	install -d '$(INCLUDE)' '$(PKGCONF)'
+	install -m 644 $(H) '$(INCLUDE)/snapkv.h'
+	printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include' '' 'Name: snapkv' \
+	    'Description: SnapKV key/value cache selection in one C header' 'Version: $(VERSION)' \
+	    'Cflags: -I$${includedir}' 'Libs: -lm' >'$(PKGCONF)/snapkv.pc'
+	chmod 644 '$(PKGCONF)/snapkv.pc'
+
+uninstall: ## remove what install put there
+	rm -f '$(INCLUDE)/snapkv.h' '$(PKGCONF)/snapkv.pc'
 
 # ---- benchmark -----------------------------------------------------------------------------
 

@@ -1,0 +1,59 @@
+/* Two phases, in place: rows end where the lists say, and a layer of low coverage stays whole. */
+#include "check.h"
+#include "compact_layer.h"
+
+enum { L = 300, HQ = 4, HKV = 2, D = 32, W = 8, C = 40 };
+
+static float queries[HQ][W][D], keys[HKV][L][D], values[HKV][L][D];
+static float keys_before[HKV][L][D], values_before[HKV][L][D];
+
+int main(void) {
+    static const snapkv_sharing sharings[2] = {SNAPKV_PER_KV_HEAD, SNAPKV_PER_LAYER};
+    snapkv_config config = snapkv_default_config();
+    snapkv_layer layer = {0};
+    int32_t kept[HKV][C];
+    size_t size, s, h, i;
+    void *workspace;
+
+    config.window = W;
+    config.capacity = C;
+    layer.n_query_heads = HQ;
+    layer.n_kv_heads = HKV;
+    layer.length = L;
+    layer.head_dim = D;
+    layer.queries = float_rows(queries[0][0], W, D);
+    layer.keys = float_rows(keys[0][0], L, D);
+    layer.values = float_rows(values[0][0], L, D);
+    config.sharing = SNAPKV_PER_LAYER; /* needs the larger workspace of the two */
+    size = snapkv_workspace_size(&config, &layer);
+    workspace = malloc(size);
+    for (s = 0; s < 2; s++) {
+        config.sharing = sharings[s];
+        fill(queries[0][0], HQ * W * D);
+        fill(keys_before[0][0], HKV * L * D);
+        fill(values_before[0][0], HKV * L * D);
+        memcpy(keys, keys_before, sizeof keys);
+        memcpy(values, values_before, sizeof values);
+
+        CHECK(compact_layer(&config, &layer, sizeof keys[0][0], 1.01f, kept[0], workspace, size) ==
+              L);
+        CHECK(memcmp(keys, keys_before, sizeof keys) == 0);
+
+        CHECK(compact_layer(&config, &layer, sizeof keys[0][0], 0.0f, kept[0], workspace, size) ==
+              C);
+        for (h = 0; h < HKV; h++) {
+            const int32_t *list = kept[sharings[s] == SNAPKV_PER_LAYER ? 0 : h];
+
+            for (i = 0; i < C; i++) {
+                CHECK(memcmp(keys[h][i], keys_before[h][list[i]], sizeof keys[h][i]) == 0);
+                CHECK(memcmp(values[h][i], values_before[h][list[i]], sizeof keys[h][i]) == 0);
+            }
+        }
+        config.order = SNAPKV_BY_SCORE;
+        CHECK(compact_layer(&config, &layer, sizeof keys[0][0], 0.0f, kept[0], workspace, size) ==
+              0);
+        config.order = SNAPKV_BY_POSITION;
+    }
+    free(workspace);
+    return 0;
+}
