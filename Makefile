@@ -42,7 +42,7 @@ FLAGS_native := $(NATIVE)
 SUPPORT      := $(patsubst tests/support/%.c,%.o,$(wildcard tests/support/*.c))
 SUPPORT_H    := $(wildcard tests/support/*.h)
 UNIT_BINS    := $(foreach b,$(BUILDS),$(UNIT:%=$(B)/unit/$b/%))
-CHECKS       := $(foreach b,$(BUILDS),$(UNIT:%=unit/$b/%=$(B)/unit/$b/%))
+CHECKS       := $(foreach b,$(BUILDS),$(foreach u,$(UNIT),unit/$b/$u=$(B)/unit/$b/$u))
 
 # The support calls the library too, so that it is built with each build's flags.
 define unit_rule
