@@ -56,8 +56,8 @@ $(B)/unit/$(1)/%: tests/unit/test_%.c $(SUPPORT:%=$(B)/support/$(1)/%) $(SUPPORT
 endef
 $(foreach b,$(BUILDS),$(eval $(call unit_rule,$b)))
 
-check: $(UNIT_BINS) ## install cmocka if it is missing, then run every test
-	@tests/run.sh $(foreach c,$(CHECKS),'$c')
+check: $(UNIT_BINS) $(B)/recall ## install cmocka if it is missing, then run every test
+	@tests/run.sh $(foreach c,$(CHECKS),'$c') 'recall=$(B)/recall --check'
 
 $(B)/cmocka.ok: | $(B)
 	@CC='$(CC)' sh tests/need_cmocka.sh

@@ -109,7 +109,7 @@ static const method METHODS[] = {
      2.5},
     {"random + window", RANDOM, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 1, "#8a63b5", "none", 2},
     {"first 4 + last", FIRST_AND_LAST, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 1, "#c9a100", "none",
-     2},
+     4.5},
     {"last C", LAST, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 1, "#999999", "none", 2},
 };
 enum { N_METHODS = sizeof METHODS / sizeof METHODS[0] };
