@@ -56,17 +56,24 @@ $(B)/unit/$(1)/%: tests/unit/test_%.c $(SUPPORT:%=$(B)/support/$(1)/%) $(SUPPORT
 endef
 $(foreach b,$(BUILDS),$(eval $(call unit_rule,$b)))
 
-check: $(UNIT_BINS) $(B)/recall ## install cmocka if it is missing, then run every test
+check: $(UNIT_BINS) $(B)/recall $(B)/accuracy ## install cmocka if it is missing, then run every test
 	@tests/run.sh $(foreach c,$(CHECKS),'$c') 'recall=$(B)/recall --check'
 
 $(B)/cmocka.ok: | $(B)
 	@CC='$(CC)' sh tests/need_cmocka.sh
 	@touch $@
 
+# ---- the numeric contract ------------------------------------------------------------------
+
+CHECKS += parity=tests/parity/parity.sh accuracy=$(B)/accuracy
+
+$(B)/accuracy: tests/parity/accuracy.c $(H) | $(B)
+	$(CC) $(BASE) $(CFLAGS) $(NATIVE) -o $@ $< -lm
+
 # ---- documents and the installed copy ------------------------------------------------------
 
 # The scripts compile with the same compiler and warnings.
-export CC BASE
+export CC BASE B
 CHECKS += compile/snippets=tests/compile/snippets.sh compile/installed=tests/compile/installed.sh
 
 # ---- install -------------------------------------------------------------------------------

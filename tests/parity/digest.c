@@ -1,0 +1,213 @@
+/* Prints a digest of everything that must have the same bits on every path: votes, scores, kept
+ * positions, coverage and retained mass of several hundred random problems, with the smallest
+ * workspace, the fastest, and one between. Two builds agree when their outputs do, byte for byte. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "snapkv.h"
+
+#ifndef PROBLEMS
+#define PROBLEMS 240
+#endif
+
+static uint64_t state = 20240417;
+
+/* splitmix64 */
+static uint64_t next_u64(void) {
+    uint64_t z = state += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+static size_t below(size_t n) {
+    return (size_t)(next_u64() % n);
+}
+
+/* In [-amplitude / 2, amplitude / 2), exact in float. */
+static float next_float(float amplitude) {
+    return ((float)(next_u64() >> 40) * (1.0f / 16777216.0f) - 0.5f) * amplitude;
+}
+
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t n) {
+    const unsigned char *p = (const unsigned char *)data;
+    for (size_t i = 0; i < n; i++) {
+        hash = (hash ^ p[i]) * 0x100000001B3u; /* FNV-1a */
+    }
+    return hash;
+}
+
+/* Values go in as 32-bit numbers, so that the digest does not depend on the byte order. */
+static uint64_t hash_words(uint64_t hash, const void *data, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t word;
+        memcpy(&word, (const char *)data + 4 * i, sizeof word);
+        const unsigned char bytes[4] = {(unsigned char)word, (unsigned char)(word >> 8),
+                                        (unsigned char)(word >> 16), (unsigned char)(word >> 24)};
+        hash = hash_bytes(hash, bytes, 4);
+    }
+    return hash;
+}
+
+/* A custom dtype: eight-bit integers behind one float scale. */
+static void decode_int8(const void *row, float *out, size_t head_dim) {
+    float scale;
+    memcpy(&scale, row, sizeof scale);
+    const signed char *p = (const signed char *)row + sizeof scale;
+    for (size_t d = 0; d < head_dim; d++) {
+        out[d] = (float)p[d] * scale;
+    }
+}
+
+static void *allocate(size_t bytes) {
+    void *p = malloc(bytes ? bytes : 1);
+    if (!p) {
+        fprintf(stderr, "digest: out of memory\n");
+        exit(1);
+    }
+    return p;
+}
+
+/* Random rows of a random dtype. */
+static snapkv_rows make_rows(size_t heads, size_t rows, size_t head_dim, float amplitude) {
+    static const snapkv_dtype dtypes[] = {SNAPKV_F32, SNAPKV_F32, SNAPKV_F16, SNAPKV_BF16,
+                                          SNAPKV_CUSTOM};
+    snapkv_rows view;
+    memset(&view, 0, sizeof view);
+    view.dtype = dtypes[below(5)];
+    const size_t element = view.dtype == SNAPKV_F32 ? 4 : view.dtype == SNAPKV_CUSTOM ? 1 : 2;
+    const size_t bytes = element * head_dim + (view.dtype == SNAPKV_CUSTOM ? 4 : 0);
+    view.row_stride = bytes + element * below(3);
+    view.head_stride = rows * view.row_stride;
+    view.decode = decode_int8;
+    char *data = (char *)allocate(heads * view.head_stride);
+    for (size_t h = 0; h < heads; h++) {
+        for (size_t r = 0; r < rows; r++) {
+            char *row = data + h * view.head_stride + r * view.row_stride;
+            const float scale = amplitude / 256;
+            if (view.dtype == SNAPKV_CUSTOM) {
+                memcpy(row, &scale, 4);
+            }
+            for (size_t d = 0; d < head_dim; d++) {
+                const float x = next_float(amplitude);
+                const uint64_t z = next_u64();
+                if (view.dtype == SNAPKV_F32) {
+                    memcpy(row + 4 * d, &x, 4);
+                } else if (view.dtype == SNAPKV_CUSTOM) {
+                    row[4 + d] = (char)(z & 0xFF);
+                } else { /* any pattern below 2 in magnitude, subnormals too */
+                    const uint16_t limit = 0x4000; /* 2.0 in both */
+                    const uint16_t half = (uint16_t)((z & 0x8000) | (z >> 16) % limit);
+                    memcpy(row + 2 * d, &half, 2);
+                }
+            }
+        }
+    }
+    view.data = data;
+    return view;
+}
+
+int main(void) {
+    static const size_t dims[] = {1, 3, 8, 16, 31, 64, 80, 128, 192, 576};
+    static const size_t windows[] = {1, 2, 7, 8, 15, 16, 17, 32, 33, 64, 130};
+    uint64_t all = 0xCBF29CE484222325u;
+    for (int problem = 0; problem < PROBLEMS; problem++) {
+        snapkv_config config = snapkv_default_config();
+        snapkv_layer layer;
+        memset(&layer, 0, sizeof layer);
+        layer.head_dim = dims[below(problem % 40 ? 8 : 10)];
+        config.window = windows[below(problem % 10 ? 9 : 11)];
+        layer.length = config.window + 2 + below(problem % 10 ? 150 : 600);
+        config.n_sink = below(3) ? 0 : below(layer.length - config.window - 1);
+        config.capacity = config.window + config.n_sink + 1 +
+                          below(layer.length - config.window - config.n_sink);
+        config.kernel_size = 1 + 2 * below(problem % 8 ? 5 : 200);
+        config.pooling = below(2) ? SNAPKV_POOL_AVG : SNAPKV_POOL_MAX;
+        config.order = below(2) ? SNAPKV_BY_POSITION : SNAPKV_BY_SCORE;
+        config.sharing = (snapkv_sharing)below(3);
+        config.reduce = below(2) ? SNAPKV_REDUCE_MEAN : SNAPKV_REDUCE_MAX;
+        layer.n_kv_heads = 1 + below(2);
+        layer.n_query_heads = layer.n_kv_heads * (1 + below(3));
+        layer.scale = below(2) ? 0.0f : 0.3f;
+        layer.softcap = below(3) ? 0.0f : 2.0f;
+        layer.span = below(3) ? 0 : 1 + below(layer.length);
+        float *sinks = (float *)allocate(layer.n_query_heads * sizeof(float));
+        float *slopes = (float *)allocate(layer.n_query_heads * sizeof(float));
+        for (size_t h = 0; h < layer.n_query_heads; h++) {
+            sinks[h] = next_float(6);
+            slopes[h] = next_float(0.2f);
+        }
+        layer.sink_logits = below(3) ? NULL : sinks;
+        layer.alibi_slopes = below(3) ? NULL : slopes;
+        layer.queries = make_rows(layer.n_query_heads, config.window, layer.head_dim, 4);
+        layer.keys = make_rows(layer.n_kv_heads, layer.length, layer.head_dim, 4);
+        const size_t prefix = layer.length - config.window;
+        const size_t n_kept = snapkv_kept_count(&config, layer.length);
+        const size_t least = snapkv_workspace_min(&config, &layer);
+        const size_t most = snapkv_workspace_size(&config, &layer);
+        float *votes = (float *)allocate(prefix * sizeof(float));
+        float *scores = (float *)allocate(prefix * sizeof(float));
+        float *query = (float *)allocate(layer.head_dim * sizeof(float));
+        int32_t *kept = (int32_t *)allocate(n_kept * sizeof(int32_t));
+        for (size_t d = 0; d < layer.head_dim; d++) {
+            query[d] = next_float(4);
+        }
+        uint64_t first = 0;
+        for (int size = 0; size < 3; size++) {
+            const size_t bytes = size == 0 ? least : size == 1 ? most : (least + most) / 2;
+            void *workspace = allocate(bytes);
+            uint64_t hash = 0xCBF29CE484222325u;
+            snapkv_status status = SNAPKV_OK;
+            memset(workspace, 0xFF, bytes);
+            memset(scores, 0, prefix * sizeof(float)); /* a bypass leaves them alone */
+            for (size_t h = 0; h < layer.n_query_heads && !status; h++) {
+                status = snapkv_vote(&config, &layer, h, votes, workspace, bytes);
+                hash = hash_words(hash, votes, prefix);
+            }
+            for (size_t set = 0; set < snapkv_set_count(&config, &layer) && !status; set++) {
+                snapkv_selection selection = {0, 0, 0};
+                float mass = 0;
+                status = snapkv_select(&config, &layer, set, kept, scores, &selection, workspace,
+                                       bytes);
+                hash = hash_words(hash, scores, prefix);
+                hash = hash_words(hash, kept, n_kept);
+                hash = hash_words(hash, &selection.coverage, 1);
+                if (!status) {
+                    status = snapkv_retained_mass(&config, &layer, set, query, layer.length + set,
+                                                  kept, n_kept, &mass, workspace, bytes);
+                }
+                hash = hash_words(hash, &mass, 1);
+            }
+            free(workspace);
+            if (status != SNAPKV_OK) {
+                printf("problem %d: %s\n", problem, snapkv_status_string(status));
+                return 1;
+            }
+            if (size == 0) {
+                first = hash;
+            } else if (hash != first) {
+                printf("problem %d: the bits depend on the workspace size\n", problem);
+                return 1;
+            }
+        }
+        if (problem % 20 == 0) { /* where two builds part, the nearest line above tells */
+            printf("%d %08lx%08lx\n", problem, (unsigned long)(first >> 32),
+                   (unsigned long)(first & 0xFFFFFFFFu));
+        }
+        for (int i = 0; i < 64; i += 8) {
+            const unsigned char byte = (unsigned char)(first >> i);
+            all = hash_bytes(all, &byte, 1);
+        }
+        free(votes);
+        free(scores);
+        free(query);
+        free(kept);
+        free(sinks);
+        free(slopes);
+        free((void *)(uintptr_t)layer.queries.data);
+        free((void *)(uintptr_t)layer.keys.data);
+    }
+    printf("all %08lx%08lx\n", (unsigned long)(all >> 32), (unsigned long)(all & 0xFFFFFFFFu));
+    return 0;
+}
