@@ -118,12 +118,26 @@ static const bench_path *best_path(void) {
     return paths[n_paths - 1];
 }
 
+/* Prints the head of a Markdown table and the rule below it. A title that fills its column is a
+ * number's, and goes to the right. */
+static void table(const char *titles) {
+    const char *c;
+
+    puts(titles);
+    for (c = titles; *c; c++) {
+        const int ends_column = c[1] == '|';
+
+        putchar(*c == '|' ? '|' : ends_column && c[-1] != ' ' ? ':' : '-');
+    }
+    putchar('\n');
+}
+
 /* ---- alternating runs ------------------------------------------------------------------------ */
 
 typedef struct task {
     double (*run)(void *context); /* does the work once; its own time in seconds, or 0: ours */
     void *context;
-    double median, best; /* seconds of one run */
+    double median; /* seconds of one run */
 } task;
 
 static double seconds(void) {
@@ -181,7 +195,6 @@ static void alternate(task *tasks, size_t n_tasks, double budget) {
     for (i = 0; i < n_tasks; i++) {
         qsort(samples[i], rounds, sizeof samples[i][0], by_value);
         tasks[i].median = samples[i][rounds / 2];
-        tasks[i].best = samples[i][0];
     }
 }
 
@@ -248,12 +261,12 @@ static void skip_goal(const char *what, const char *reason) {
 }
 
 static void print_goals(void) {
+    static const char dashes[] = "----------------------------------------------------------------";
     size_t i, met = 0, missed = 0, skipped = 0;
 
     printf("\n## What must hold%s\n\n", quick ? " (--quick: fewer runs, shorter prompts)" : "");
-    printf("| %-62s | %-10s | %-10s |         |\n|%.64s|%.12s|%.12s|---------|\n", "number", "goal",
-           "measured", "----------------------------------------------------------------",
-           "------------", "------------");
+    printf("| %-62s | %-10s | %-10s | %-7s |\n", "number", "goal", "measured", "");
+    printf("|%.64s|%.12s|%.12s|%.9s|\n", dashes, dashes, dashes, dashes);
     for (i = 0; i < n_goals; i++) {
         printf("| %-62s | %-10s | %-10s | %-7s |\n", goals[i].what, goals[i].bound, goals[i].value,
                goals[i].verdict);
@@ -455,12 +468,9 @@ static const char *const dtype_names[3] = {"f32", "f16", "bf16"};
 static void vote_header(const bench_path *path) {
     printf("\n%s (%s), snapkv_vote of %d heads of distinct keys, median\n\n", path->label,
            path->compiler, HEADS);
-    printf("|  W |   D |      L | peak GFLOP/s "
-           "| f32 ns/key | GFLOP/s | of peak | f16 ns/key | GFLOP/s | of peak "
-           "| bf16 ns/key | GFLOP/s | of peak |\n");
-    printf("|---:|----:|-------:|-------------:"
-           "|-----------:|--------:|--------:|-----------:|--------:|--------:"
-           "|------------:|--------:|--------:|\n");
+    table("|  W |   D |      L | peak GFLOP/s "
+          "| f32 ns/key | GFLOP/s | of peak | f16 ns/key | GFLOP/s | of peak "
+          "| bf16 ns/key | GFLOP/s | of peak |");
 }
 
 /* One row of the table; returns the share of the peak in f32 and both ratios of the times. */
@@ -468,7 +478,7 @@ static void vote_row(const bench_path *path, size_t window, size_t length, size_
                      double *share, double ratio[3]) {
     peak_job peak = {path, 0.0};
     vote_job jobs[3];
-    task tasks[4] = {{run_peak, &peak, 0.0, 0.0}};
+    task tasks[4] = {{run_peak, &peak, 0.0}};
     size_t i;
 
     for (i = 0; i < 3; i++) {
@@ -550,14 +560,13 @@ static void section_window(void) {
     size_t p, i;
 
     puts("\nTime per key with W 8, to that with W 32 (D 128, f32)\n");
-    puts("| path           |      L | W 8 ns/key | W 32 ns/key | ratio |");
-    puts("|----------------|-------:|-----------:|------------:|------:|");
+    table("| path           |      L | W 8 ns/key | W 32 ns/key | ratio |");
     for (p = 0; p < n_paths; p++) {
         for (i = 0; i < 2 && is_fast(paths[p]); i++) {
             const size_t length = lengths[i];
             vote_job small = make_vote_job(paths[p], 8, length, DIM, SNAPKV_F32);
             vote_job large = make_vote_job(paths[p], 32, length, DIM, SNAPKV_F32);
-            task tasks[2] = {{run_vote, &small, 0.0, 0.0}, {run_vote, &large, 0.0, 0.0}};
+            task tasks[2] = {{run_vote, &small, 0.0}, {run_vote, &large, 0.0}};
 
             alternate(tasks, 2, 0.5);
             printf("| %-14s | %6zu | %10.2f | %11.2f | %5.2f |\n", paths[p]->label, length,
@@ -577,14 +586,12 @@ static void section_workspace(void) {
 
     puts("\nThe smallest workspace against the fastest (W 32, D 128, f32, votes of 8 heads; same "
          "bits)\n");
-    puts("| path           |      L |     min bytes |    full bytes |   min ms |  full ms | ratio "
-         "|");
-    puts("|----------------|-------:|--------------:|--------------:|---------:|---------:|------:"
-         "|");
+    table("| path           |      L |     min bytes |    full bytes |   min ms |  full ms | ratio "
+          "|");
     for (p = 0; p < n_paths; p++) {
         for (i = 0; i < 3 && is_fast(paths[p]); i++) {
             vote_job full, small;
-            task tasks[2] = {{run_vote, NULL, 0.0, 0.0}, {run_vote, NULL, 0.0, 0.0}};
+            task tasks[2] = {{run_vote, NULL, 0.0}, {run_vote, NULL, 0.0}};
             float *other;
 
             if (lengths[i] > in.max_length) {
@@ -620,8 +627,7 @@ static void section_compilers(void) {
     size_t p, q, i;
 
     puts("\nThe same path by two compilers (W 32, D 128, f32, votes of 8 heads)\n");
-    puts("| path           |      L |       ms | of peak | other          |       ms | of peak |");
-    puts("|----------------|-------:|---------:|--------:|----------------|---------:|--------:|");
+    table("| path           |      L |       ms | of peak | other          |       ms | of peak |");
     for (p = 0; p < n_paths; p++) {
         for (q = 0; q < n_others; q++) {
             if (strcmp(paths[p]->isa, others[q]->isa) != 0) {
@@ -631,9 +637,8 @@ static void section_compilers(void) {
                 peak_job peak = {paths[p], 0.0};
                 vote_job one = make_vote_job(paths[p], WINDOW, lengths[i], DIM, SNAPKV_F32);
                 vote_job two = make_vote_job(others[q], WINDOW, lengths[i], DIM, SNAPKV_F32);
-                task tasks[3] = {{run_peak, &peak, 0.0, 0.0},
-                                 {run_vote, &one, 0.0, 0.0},
-                                 {run_vote, &two, 0.0, 0.0}};
+                task tasks[3] = {
+                    {run_peak, &peak, 0.0}, {run_vote, &one, 0.0}, {run_vote, &two, 0.0}};
                 double share[2];
 
                 alternate(tasks, 3, 0.8);
@@ -706,10 +711,8 @@ static void section_top_k(void) {
         "The peer that does the same work selects among positions (higher score, then lower "
         "position)\nand sorts the k it found; without the sort its list has no order; on a copy of "
         "the values it\nfinds the threshold only.\n");
-    puts("| scores         | path           | snapkv_top_k ms | positions, sorted | ratio "
-         "| positions | ratio | values only | ratio |");
-    puts("|----------------|----------------|----------------:|------------------:|------:"
-         "|----------:|------:|------------:|------:|");
+    table("| scores         | path           | snapkv_top_k ms | positions, sorted | ratio | "
+          "positions | ratio | values only | ratio |");
     for (input = 0; input < 2; input++) {
         if (input == 0) {
             must(vote.path->vote(&vote.config, &vote.layer, 0, in.votes, in.workspace[0],
@@ -723,10 +726,10 @@ static void section_top_k(void) {
         }
         for (p = 0; p < n_paths; p++) {
             top_k_job jobs[4];
-            task tasks[4] = {{run_top_k, NULL, 0.0, 0.0},
-                             {run_nth_positions, NULL, 0.0, 0.0},
-                             {run_nth_positions, NULL, 0.0, 0.0},
-                             {run_nth_value, NULL, 0.0, 0.0}};
+            task tasks[4] = {{run_top_k, NULL, 0.0},
+                             {run_nth_positions, NULL, 0.0},
+                             {run_nth_positions, NULL, 0.0},
+                             {run_nth_value, NULL, 0.0}};
 
             for (i = 0; i < 4; i++) {
                 jobs[i].path = paths[p];
@@ -750,11 +753,13 @@ static void section_top_k(void) {
                    tasks[2].median / tasks[0].median, tasks[3].median * 1e3,
                    tasks[3].median / tasks[0].median);
             fflush(stdout);
-            if (input == 0 && is_fast(paths[p])) {
+            if (is_fast(paths[p])) {
                 set_goal(1, 5.0, tasks[1].median / tasks[0].median, "x",
-                         "%s: top-k to std::nth_element, positions", paths[p]->label);
+                         "%s: top-k to std::nth_element, positions, %s", paths[p]->label,
+                         input == 0 ? "votes" : "uniform");
                 set_goal(1, 5.0, tasks[3].median / tasks[0].median, "x",
-                         "%s: top-k to std::nth_element, values only", paths[p]->label);
+                         "%s: top-k to std::nth_element, values only, %s", paths[p]->label,
+                         input == 0 ? "votes" : "uniform");
             }
         }
     }
@@ -840,19 +845,17 @@ static void section_gather(void) {
         ROW);
     puts("Ratios of speed: to one memcpy of as many bytes in one piece, and to a memcpy of each of "
          "the\nsame rows.\n");
-    puts("| path           | rows kept |  GB/s | of memcpy | of memcpy by row | in place GB/s "
-         "| of memcpy |");
-    puts("|----------------|----------:|------:|----------:|-----------------:|--------------:"
-         "|----------:|");
+    table("| path           | rows kept |  GB/s | of memcpy | of memcpy by row | in place GB/s | "
+          "of memcpy |");
     for (p = 0; p < n_paths; p++) {
         for (c = 0; c < 2; c++) {
             const double bytes = (double)(counts[c] * ROW);
             gather_job job = {paths[p], kept, counts[c], src, dst, 0};
             gather_job in_place = job;
-            task tasks[4] = {{run_gather_rows, &job, 0.0, 0.0},
-                             {run_memcpy, &job, 0.0, 0.0},
-                             {run_memcpy_rows, &job, 0.0, 0.0},
-                             {run_gather_rows, &in_place, 0.0, 0.0}};
+            task tasks[4] = {{run_gather_rows, &job, 0.0},
+                             {run_memcpy, &job, 0.0},
+                             {run_memcpy_rows, &job, 0.0},
+                             {run_gather_rows, &in_place, 0.0}};
 
             in_place.src = in_place.dst = allocate(2 * counts[c] * ROW);
             memcpy(in_place.src, src, 2 * counts[c] * ROW);
@@ -884,19 +887,17 @@ static void section_gather(void) {
     }
 
     printf("\nsnapkv_gather_columns of every second column of %d rows (a transposed V)\n\n", DIM);
-    puts("| path           | element | columns kept |  GB/s | of memcpy | in place GB/s "
-         "| of memcpy |");
-    puts("|----------------|--------:|-------------:|------:|----------:|--------------:"
-         "|----------:|");
+    table("| path           | element | columns kept |  GB/s | of memcpy | in place GB/s | of "
+          "memcpy |");
     for (p = 0; p < n_paths; p++) {
         for (element = 1; element <= 4; element *= 2) {
             const size_t n = 1024;
             const double bytes = (double)(n * DIM * (size_t)element);
             gather_job job = {paths[p], kept, n, src, dst, (size_t)element};
             gather_job in_place = job;
-            task tasks[3] = {{run_gather_columns, &job, 0.0, 0.0},
-                             {run_memcpy, &job, 0.0, 0.0},
-                             {run_gather_columns, &in_place, 0.0, 0.0}};
+            task tasks[3] = {{run_gather_columns, &job, 0.0},
+                             {run_memcpy, &job, 0.0},
+                             {run_gather_columns, &in_place, 0.0}};
 
             in_place.src = in_place.dst = allocate(2 * n * DIM * (size_t)element);
             alternate(tasks, 3, 0.2);
@@ -1136,10 +1137,8 @@ static void section_compress(void) {
     printf(
         "- sgemm, the bare product of Q and K^T, the faster of both layouts of its result: %s\n\n",
         BENCH_HAS_OPENBLAS ? bench_sgemm_name() : "SKIP (libopenblas-dev)");
-    puts("| path           |      L |       ms | ns/key | to half L |  sgemm ms | ratio "
-         "| official ms | ratio | same positions |");
-    puts("|----------------|-------:|---------:|-------:|----------:|----------:|------:"
-         "|------------:|------:|---------------:|");
+    table("| path           |      L |       ms | ns/key | L doubled |  sgemm ms | ratio | "
+          "official ms | ratio | same positions |");
     for (p = 0; p < n_paths; p++) {
         double previous = 0.0;
 
@@ -1226,12 +1225,11 @@ static void section_compress(void) {
 
     puts("\nGrouped heads (D 128, W 32, f32, C 1024, one list per K/V head): 32 query heads on 8 "
          "K/V heads,\nto 8 on 8: four times the votes, the same keys\n");
-    puts("| path           |      L | 8 on 8 ms | 32 on 8 ms | ratio |");
-    puts("|----------------|-------:|----------:|-----------:|------:|");
+    table("| path           |      L | 8 on 8 ms | 32 on 8 ms | ratio |");
     for (p = 0; p < n_paths; p++) {
         for (i = 2; i < 6 && is_fast(paths[p]); i += 3) { /* 4096, 32768 */
             compress_job one, four;
-            task tasks[2] = {{run_compress, NULL, 0.0, 0.0}, {run_compress, NULL, 0.0, 0.0}};
+            task tasks[2] = {{run_compress, NULL, 0.0}, {run_compress, NULL, 0.0}};
 
             one = make_compress_job(paths[p], HEADS, HEADS, lengths[i], 1);
             four = make_compress_job(paths[p], QUERY_HEADS, HEADS, lengths[i], 1);
@@ -1259,14 +1257,12 @@ static void section_threads(void) {
     puts(
         "\nsnapkv_compress on two threads, a workspace each (C 1024, W 32, D 128, f32; wall clock, "
         "with the\nstart of a thread)\n");
-    puts("| path           | heads |      L | 1 thread ms | 2 threads ms | speed-up |");
-    puts("|----------------|------:|-------:|------------:|-------------:|---------:|");
+    table("| path           | heads |      L | 1 thread ms | 2 threads ms | speed-up |");
     for (p = 0; p < n_paths; p++) {
         for (i = 0; i < 3 && is_fast(paths[p]); i++) {
             const int was = cpu_time;
             compress_job jobs[2];
-            task tasks[2] = {{run_compress, &jobs[0], 0.0, 0.0},
-                             {run_compress, &jobs[1], 0.0, 0.0}};
+            task tasks[2] = {{run_compress, &jobs[0], 0.0}, {run_compress, &jobs[1], 0.0}};
             size_t k;
 
             for (k = 0; k < 2; k++) {
@@ -1367,8 +1363,7 @@ static void section_stack(void) {
 
     puts("\nStack that the calls use (the deepest of vote, pool, top_k, select, retained_mass and "
          "compress;\npainted stack, less an empty thread)\n");
-    puts("| path           | bytes |");
-    puts("|----------------|------:|");
+    table("| path           | bytes |");
     for (p = 0; p < n_paths; p++) {
         snapkv_config config = snapkv_default_config();
         snapkv_layer layer = make_layer(4, 1, 800, 576, SNAPKV_F32);

@@ -3,8 +3,10 @@
  * with; SNAPKV_ISA chooses the instruction set. */
 #include "bench.h"
 
+#define TEXT_OF(x) #x
+#define TEXT(x)    TEXT_OF(x)
 #if defined(__clang__)
-#define BENCH_COMPILER "clang " __clang_version__
+#define BENCH_COMPILER "clang " TEXT(__clang_major__) "." TEXT(__clang_minor__)
 #elif defined(__GNUC__)
 #define BENCH_COMPILER "gcc " __VERSION__
 #else

@@ -25,10 +25,12 @@ int main(void) {
         for (index = 0; index < 2; index++) {
             layer = plain;
             describe_gemma2(&layer, index, 144.0f);
-            CHECK(layer.span == (index == 0 ? 4096u : 0u));
+            CHECK(layer.span == (index == 0 ? 4096u : 0u) && layer.softcap == 50.0f);
+            CHECK(fabsf(layer.scale - 1.0f / 12.0f) < 1e-7f);
             CHECK(votes_agree(&config, &layer, h));
             layer = plain;
             describe_gpt_oss(&layer, index, sinks);
+            CHECK(layer.span == (index == 0 ? 128u : 0u) && layer.sink_logits == sinks);
             CHECK(votes_agree(&config, &layer, h));
         }
         layer = plain;
