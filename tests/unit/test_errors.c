@@ -1,0 +1,590 @@
+/* The error table: one change to a valid call, and the status that every function which goes by
+ * that rule must answer with. Nothing may be written, whichever rule is broken. */
+#define _DEFAULT_SOURCE /* alarm() */
+#include "check.h"
+#include "problem.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Which functions a change concerns. COUNT is set_count, SIZES both workspace sizes: they answer 0.
+ * The sizes serve snapkv_vote() too, and like it don't look at capacity, kernel and pinning. */
+enum {
+    COUNT = 1,
+    SIZES = 2,
+    CHECK = 4,
+    VOTE = 8,
+    SELECT = 16,
+    COMPRESS = 32,
+    MASS = 64,
+    WORKING = VOTE | SELECT | COMPRESS | MASS, /* those that take a workspace */
+    LISTS = SELECT | COMPRESS,
+    RULES = CHECK | WORKING,
+    ALL = COUNT | SIZES | RULES
+};
+
+/* A valid call of everything, to be spoilt. */
+typedef struct attempt {
+    problem p;
+    snapkv_config config;
+    snapkv_layer layer;
+    const snapkv_config *config_at;
+    const snapkv_layer *layer_at;
+    size_t set, query_head;
+    int32_t *kept;
+    float *scores, *votes, *mass;
+    snapkv_selection *selection;
+    snapkv_rows_out keys_out, values_out;
+    const snapkv_rows_out *keys_out_at, *values_out_at;
+    const float *query;
+    size_t position;
+    const int32_t *list;
+    size_t n_list;
+    void *workspace;
+    size_t workspace_size;
+    guard outputs[7];
+    guard scratch;
+} attempt;
+
+static const float QUERY[8] = {1, 0.5f, -1, 2, 0, 0.25f, 1, -2};
+static const int32_t LIST[4] = {0, 7, 11, 39};
+static const float SINKS[4] = {1, 0, -1, 2};
+static const float SLOPES[4] = {0.5f, 0.25f, 0.125f, 0.0625f};
+
+/* Four query heads on two K/V heads, 40 positions, W 4, C 12, D 8. */
+static void start(attempt *a) {
+    splitmix random = {41};
+    memset(a, 0, sizeof *a);
+    a->p = problem_new(make_config(4, 12, 3), 4, 2, 40, 8);
+    problem_fill(&a->p, &random, 4, 1);
+    problem_pack_plainly(&a->p);
+    a->config = a->p.config;
+    a->layer = a->p.layer;
+    a->config_at = &a->config;
+    a->layer_at = &a->layer;
+    static const size_t sizes[7] = {12 * 4,      36 * 4,     sizeof(snapkv_selection), 36 * 4, 4,
+                                    4 * 12 * 32, 4 * 12 * 32};
+    for (size_t i = 0; i < 7; i++) {
+        a->outputs[i] = guard_new(sizes[i], GUARD_AFTER);
+    }
+    a->kept = (int32_t *)(void *)a->outputs[0].data;
+    a->scores = (float *)(void *)a->outputs[1].data;
+    a->selection = (snapkv_selection *)(void *)a->outputs[2].data;
+    a->votes = (float *)(void *)a->outputs[3].data;
+    a->mass = (float *)(void *)a->outputs[4].data;
+    a->keys_out.data = a->outputs[5].data;
+    a->values_out.data = a->outputs[6].data;
+    a->keys_out.row_stride = a->values_out.row_stride = 32;
+    a->keys_out.head_stride = a->values_out.head_stride = 12 * 32;
+    a->keys_out_at = &a->keys_out;
+    a->values_out_at = &a->values_out;
+    a->query = QUERY;
+    a->position = 40;
+    a->list = LIST;
+    a->n_list = 4;
+    a->workspace_size = snapkv_workspace_size(&a->config, &a->layer);
+    a->scratch = guard_new(a->workspace_size, GUARD_AFTER);
+    a->workspace = a->scratch.data;
+}
+
+static snapkv_status run(attempt *a, int function) {
+    switch (function) {
+    case CHECK:
+        return snapkv_check(a->config_at, a->layer_at);
+    case VOTE:
+        return snapkv_vote(a->config_at, a->layer_at, a->query_head, a->votes, a->workspace,
+                           a->workspace_size);
+    case SELECT:
+        return snapkv_select(a->config_at, a->layer_at, a->set, a->kept, a->scores, a->selection,
+                             a->workspace, a->workspace_size);
+    case COMPRESS:
+        return snapkv_compress(a->config_at, a->layer_at, a->set, a->kept, a->keys_out_at,
+                               a->values_out_at, a->selection, a->workspace, a->workspace_size);
+    default:
+        return snapkv_retained_mass(a->config_at, a->layer_at, a->query_head, a->query, a->position,
+                                    a->list, a->n_list, a->mass, a->workspace, a->workspace_size);
+    }
+}
+
+static const char *name_of(int function) {
+    switch (function) {
+    case CHECK:
+        return "check";
+    case VOTE:
+        return "vote";
+    case SELECT:
+        return "select";
+    case COMPRESS:
+        return "compress";
+    default:
+        return "retained_mass";
+    }
+}
+
+static void judge(attempt *a, snapkv_status expected, int functions, const char *change, int line) {
+    for (int function = CHECK; function <= MASS; function *= 2) {
+        if (!(functions & function)) {
+            continue;
+        }
+        snapkv_status status = run(a, function);
+        if (status != expected) {
+            print_error("%s\n  snapkv_%s gives \"%s\" (%d), not \"%s\" (%d)\n", change,
+                        name_of(function), snapkv_status_string(status), (int)status,
+                        snapkv_status_string(expected), (int)expected);
+            _fail(__FILE__, line);
+        }
+        for (size_t i = 0; i < 7 && status != SNAPKV_OK; i++) {
+            guard_check_untouched(&a->outputs[i]);
+        }
+    }
+    if (functions & COUNT && snapkv_set_count(a->config_at, a->layer_at) != 0) {
+        print_error("%s\n  set_count isn't 0\n", change);
+        _fail(__FILE__, line);
+    }
+    if (functions & SIZES && (snapkv_workspace_size(a->config_at, a->layer_at) != 0 ||
+                              snapkv_workspace_min(a->config_at, a->layer_at) != 0)) {
+        print_error("%s\n  a workspace size isn't 0\n", change);
+        _fail(__FILE__, line);
+    }
+    for (size_t i = 0; i < 7; i++) {
+        guard_free(&a->outputs[i]);
+    }
+    guard_free(&a->scratch);
+    problem_free(&a->p);
+}
+
+#define EXPECT(expected, functions, change)                                                        \
+    do {                                                                                           \
+        attempt a;                                                                                 \
+        start(&a);                                                                                 \
+        change;                                                                                    \
+        judge(&a, expected, functions, #change, __LINE__);                                         \
+    } while (0)
+
+static void test_the_unspoilt_call(void **state) {
+    (void)state;
+    EXPECT(SNAPKV_OK, RULES, (void)a);
+    EXPECT(SNAPKV_OK, SELECT, a.scores = NULL);
+    EXPECT(SNAPKV_OK, LISTS, a.selection = NULL);
+    EXPECT(SNAPKV_OK, RULES & ~COMPRESS, memset(&a.layer.values, 0, sizeof a.layer.values));
+    EXPECT(SNAPKV_OK, LISTS, a.set = 1);
+    EXPECT(SNAPKV_OK, VOTE | MASS, a.query_head = 3);
+    EXPECT(SNAPKV_OK, MASS, a.position = 39);
+    EXPECT(SNAPKV_OK, MASS, a.n_list = 0);
+}
+
+static void test_null(void **state) {
+    (void)state;
+    EXPECT(SNAPKV_ERROR_NULL, ALL, a.config_at = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, ALL, a.layer_at = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, RULES, a.layer.queries.data = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, RULES, a.layer.keys.data = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, COMPRESS, a.layer.values.data = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, RULES, a.layer.queries.dtype = SNAPKV_CUSTOM);
+    EXPECT(SNAPKV_ERROR_NULL, RULES, a.layer.keys.dtype = SNAPKV_CUSTOM);
+    EXPECT(SNAPKV_ERROR_NULL, LISTS, a.kept = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, VOTE, a.votes = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, WORKING, a.workspace = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, WORKING, (a.workspace = NULL, a.workspace_size = 0));
+    EXPECT(SNAPKV_ERROR_NULL, COMPRESS, a.keys_out_at = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, COMPRESS, a.values_out_at = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, COMPRESS, a.keys_out.data = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, COMPRESS, a.values_out.data = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, MASS, a.query = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, MASS, a.list = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, MASS, a.mass = NULL);
+}
+
+static void test_shape(void **state) {
+    (void)state;
+    EXPECT(SNAPKV_ERROR_SHAPE, ALL, a.layer.n_query_heads = 0);
+    EXPECT(SNAPKV_ERROR_SHAPE, ALL, a.layer.n_kv_heads = 0);
+    EXPECT(SNAPKV_ERROR_SHAPE, ALL, a.layer.length = 0);
+    EXPECT(SNAPKV_ERROR_SHAPE, ALL, a.layer.head_dim = 0);
+    EXPECT(SNAPKV_ERROR_SHAPE, ALL, a.layer.n_kv_heads = 3);
+    EXPECT(SNAPKV_ERROR_SHAPE, ALL, a.layer.n_kv_heads = 8);
+    EXPECT(SNAPKV_ERROR_SHAPE, ALL, a.layer.n_query_heads = 5);
+    EXPECT(SNAPKV_ERROR_SHAPE, ALL, a.layer.length = SIZE_MAX);
+    if (SIZE_MAX > INT32_MAX) {
+        EXPECT(SNAPKV_ERROR_SHAPE, ALL, a.layer.length = (size_t)INT32_MAX + 1);
+    }
+}
+
+/* Sizes each of which could be, with a product that can't. */
+static void test_overflowing_products(void **state) {
+    (void)state;
+    EXPECT(SNAPKV_ERROR_SHAPE, ALL, a.layer.head_dim = SIZE_MAX);
+    EXPECT(SNAPKV_ERROR_SHAPE, ALL, a.layer.head_dim = SIZE_MAX / 4 + 1);
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.head_dim = SIZE_MAX / 64);
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.keys.row_stride = SIZE_MAX / 4 * 4);
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.keys.row_stride = SIZE_MAX / 128 * 4);
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.keys.head_stride = SIZE_MAX / 4 * 4);
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.keys.head_stride = SIZE_MAX / 4 * 4 - 1024);
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.queries.row_stride = SIZE_MAX / 4 * 4);
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.queries.head_stride = SIZE_MAX / 8 * 4);
+    EXPECT(SNAPKV_ERROR_SHAPE, CHECK | COMPRESS, a.layer.values.row_stride = SIZE_MAX / 4);
+    EXPECT(SNAPKV_ERROR_SHAPE, CHECK | COMPRESS, a.layer.values.head_stride = SIZE_MAX - 64);
+    EXPECT(SNAPKV_ERROR_SHAPE, CHECK | COMPRESS, a.layer.values.row_bytes = SIZE_MAX);
+    EXPECT(SNAPKV_ERROR_SHAPE, COMPRESS, a.keys_out.row_stride = SIZE_MAX / 4);
+    EXPECT(SNAPKV_ERROR_SHAPE, COMPRESS, a.keys_out.head_stride = SIZE_MAX - 8);
+    EXPECT(SNAPKV_ERROR_SHAPE, COMPRESS, a.values_out.row_stride = SIZE_MAX / 4);
+    EXPECT(SNAPKV_ERROR_SHAPE, COMPRESS, a.values_out.head_stride = SIZE_MAX - 8);
+}
+
+/* As many heads as there are addresses: refused at once, not after a look at each. */
+static void test_hostile_head_counts(void **state) {
+    (void)state;
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.n_query_heads = SIZE_MAX - 1);
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES,
+           (a.layer.n_query_heads = SIZE_MAX - 1, a.layer.n_kv_heads = SIZE_MAX - 1));
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES,
+           (a.layer.n_query_heads = SIZE_MAX - 1, a.layer.sink_logits = SINKS));
+}
+
+static void test_window(void **state) {
+    (void)state;
+    EXPECT(SNAPKV_ERROR_WINDOW, ALL, a.config.window = 0);
+    EXPECT(SNAPKV_ERROR_WINDOW, ALL, a.config.window = 41);
+    EXPECT(SNAPKV_ERROR_WINDOW, ALL, a.config.window = SIZE_MAX);
+    EXPECT(SNAPKV_ERROR_WINDOW, ALL, a.config.window = SIZE_MAX - 8);
+    EXPECT(SNAPKV_ERROR_WINDOW, RULES, (a.config.window = 41, a.config.capacity = 1000));
+    /* All window: nothing to vote on, though a bypass keeps it. */
+    EXPECT(SNAPKV_ERROR_WINDOW, VOTE,
+           (a.layer.length = 4, a.config.capacity = 12, a.layer.keys.head_stride = 4 * 32));
+}
+
+static void test_capacity(void **state) {
+    (void)state;
+    const int functions = COUNT | CHECK | LISTS; /* the others don't ask how many are kept */
+    EXPECT(SNAPKV_ERROR_CAPACITY, functions, a.config.capacity = 0);
+    EXPECT(SNAPKV_ERROR_CAPACITY, functions, a.config.capacity = 3);
+    EXPECT(SNAPKV_ERROR_CAPACITY, functions, a.config.capacity = 4);
+    EXPECT(SNAPKV_ERROR_CAPACITY, functions, a.config.n_sink = 8);
+    EXPECT(SNAPKV_ERROR_CAPACITY, functions, a.config.n_sink = 9);
+    EXPECT(SNAPKV_ERROR_CAPACITY, functions, a.config.n_sink = SIZE_MAX);
+    /* window + n_sink wraps to 0 and 1. */
+    EXPECT(SNAPKV_ERROR_CAPACITY, functions, a.config.n_sink = SIZE_MAX - 3);
+    EXPECT(SNAPKV_ERROR_CAPACITY, functions, a.config.n_sink = SIZE_MAX - 2);
+    EXPECT(SNAPKV_ERROR_CAPACITY, functions,
+           (a.config.capacity = SIZE_MAX, a.config.n_sink = SIZE_MAX - 4));
+    EXPECT(SNAPKV_OK, CHECK | SELECT, a.config.n_sink = 7);
+    EXPECT(SNAPKV_OK, CHECK, (a.config.capacity = SIZE_MAX, a.config.n_sink = SIZE_MAX - 5));
+    EXPECT(SNAPKV_OK, VOTE, a.config.capacity = 0);
+    EXPECT(SNAPKV_OK, VOTE, a.config.n_sink = SIZE_MAX);
+}
+
+static void test_kernel(void **state) {
+    (void)state;
+    const int functions = COUNT | CHECK | LISTS;
+    EXPECT(SNAPKV_ERROR_KERNEL, functions, a.config.kernel_size = 0);
+    EXPECT(SNAPKV_ERROR_KERNEL, functions, a.config.kernel_size = 2);
+    EXPECT(SNAPKV_ERROR_KERNEL, functions, a.config.kernel_size = 1000);
+    EXPECT(SNAPKV_ERROR_KERNEL, functions, a.config.kernel_size = SIZE_MAX - 1);
+    EXPECT(SNAPKV_OK, CHECK | LISTS, a.config.kernel_size = SIZE_MAX);
+    EXPECT(SNAPKV_OK, VOTE, a.config.kernel_size = 2);
+}
+
+static void test_option(void **state) {
+    (void)state;
+    static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
+    EXPECT(SNAPKV_ERROR_OPTION, COUNT | CHECK | LISTS, a.config.pooling = (snapkv_pooling)2);
+    EXPECT(SNAPKV_ERROR_OPTION, COUNT | CHECK | LISTS, a.config.order = (snapkv_order)2);
+    EXPECT(SNAPKV_ERROR_OPTION, ALL, a.config.sharing = (snapkv_sharing)3);
+    EXPECT(SNAPKV_ERROR_OPTION, COUNT | CHECK | LISTS, a.config.reduce = (snapkv_reduce)2);
+    EXPECT(SNAPKV_ERROR_OPTION, COUNT | CHECK | LISTS, a.config.pooling = (snapkv_pooling)0x7F);
+    EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.queries.dtype = (snapkv_dtype)4);
+    EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.keys.dtype = (snapkv_dtype)4);
+    EXPECT(SNAPKV_ERROR_OPTION, CHECK | COMPRESS, a.layer.values.dtype = (snapkv_dtype)4);
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.scale = bad[i]);
+        EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.softcap = bad[i]);
+        for (size_t head = 0; head < 4; head++) {
+            float numbers[4];
+            memcpy(numbers, SINKS, sizeof numbers);
+            numbers[head] = bad[i];
+            EXPECT(SNAPKV_ERROR_OPTION, CHECK | LISTS,
+                   (a.layer.sink_logits = numbers, a.set = head / 2));
+            EXPECT(SNAPKV_ERROR_OPTION, VOTE | MASS,
+                   (a.layer.sink_logits = numbers, a.query_head = head));
+            memcpy(numbers, SLOPES, sizeof numbers);
+            numbers[head] = bad[i];
+            EXPECT(SNAPKV_ERROR_OPTION, CHECK | LISTS,
+                   (a.layer.alibi_slopes = numbers, a.set = head / 2));
+            EXPECT(SNAPKV_ERROR_OPTION, VOTE | MASS,
+                   (a.layer.alibi_slopes = numbers, a.query_head = head));
+        }
+    }
+    EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.scale = -1);
+    EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.scale = -FLT_MIN / 4);
+    EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.softcap = -1);
+    EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.softcap = -FLT_MAX);
+    EXPECT(SNAPKV_OK, RULES, (a.layer.sink_logits = SINKS, a.layer.alibi_slopes = SLOPES));
+}
+
+/* To be gathered, a custom row must say how long it is; to be read it needn't. */
+static void test_custom_rows(void **state) {
+    (void)state;
+    const packing how = {LAYOUT_HEAD_MAJOR, SNAPKV_CUSTOM, GUARD_AFTER, 0, 0, 0};
+#define CUSTOM (problem_pack(&a.p, how), a.layer = a.p.layer)
+    EXPECT(SNAPKV_OK, RULES, CUSTOM);
+    EXPECT(SNAPKV_OK, RULES & ~COMPRESS, (CUSTOM, a.layer.keys.row_bytes = 0));
+    EXPECT(SNAPKV_ERROR_OPTION, COMPRESS, (CUSTOM, a.layer.keys.row_bytes = 0));
+    EXPECT(SNAPKV_ERROR_OPTION, COMPRESS, (CUSTOM, a.layer.values.row_bytes = 0));
+    EXPECT(SNAPKV_OK, RULES, (CUSTOM, a.layer.values.decode = NULL));
+    EXPECT(SNAPKV_ERROR_NULL, RULES, (CUSTOM, a.layer.keys.decode = NULL));
+    EXPECT(SNAPKV_ERROR_NULL, RULES, (CUSTOM, a.layer.queries.decode = NULL));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, (CUSTOM, a.layer.keys.row_stride = 8));
+#undef CUSTOM
+}
+
+/* Rows of 32 bytes; 40 of them are a head of keys, 4 one of queries. */
+static void test_stride(void **state) {
+    (void)state;
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.keys.row_stride = 28);
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.keys.row_stride = 0);
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.queries.row_stride = 28);
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.queries.row_stride = 0);
+    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, a.layer.values.row_stride = 31);
+    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, a.layer.values.row_bytes = 33);
+    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, a.layer.keys.row_bytes = 36);
+
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.keys.head_stride = 0);
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.keys.head_stride = 32);
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.keys.head_stride = 40 * 32 - 4);
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.queries.head_stride = 0);
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.queries.head_stride = 4 * 32 - 4);
+    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, a.layer.values.head_stride = 40 * 32 - 1);
+    /* Positions outside, heads inside: two heads need twice the row. */
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES,
+           (a.layer.keys.row_stride = 60, a.layer.keys.head_stride = 32));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES,
+           (a.layer.keys.row_stride = 64, a.layer.keys.head_stride = 28));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES,
+           (a.layer.queries.row_stride = 124, a.layer.queries.head_stride = 32));
+
+    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.keys_out.row_stride = 31);
+    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.keys_out.row_stride = 0);
+    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.values_out.row_stride = 31);
+    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.keys_out.head_stride = 0);
+    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.keys_out.head_stride = 12 * 32 - 1);
+    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.values_out.head_stride = 0);
+    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.values_out.head_stride = 12 * 32 - 1);
+}
+
+/* Rows lie at multiples of their element; values are bytes and may lie anywhere. */
+static void test_misaligned_rows(void **state) {
+    (void)state;
+    for (size_t offset = 1; offset < 4; offset++) {
+        EXPECT(SNAPKV_ERROR_STRIDE, RULES,
+               a.layer.keys.data = (const char *)a.layer.keys.data + offset);
+        EXPECT(SNAPKV_ERROR_STRIDE, RULES,
+               a.layer.queries.data = (const char *)a.layer.queries.data + offset);
+        EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.keys.row_stride = 32 + offset);
+        EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.keys.head_stride += offset);
+        EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.queries.row_stride = 32 + offset);
+        EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.queries.head_stride += offset);
+        EXPECT(SNAPKV_OK, CHECK,
+               (a.layer.values.row_stride = 32 + offset, a.layer.values.head_stride += 200));
+    }
+    const packing half = {LAYOUT_HEAD_MAJOR, SNAPKV_F16, GUARD_AFTER, 0, 0, 0};
+    const packing custom = {LAYOUT_HEAD_MAJOR, SNAPKV_CUSTOM, GUARD_AFTER, 0, 3, 0};
+#define PACK(how) (problem_pack(&a.p, how), a.layer = a.p.layer)
+    EXPECT(SNAPKV_OK, RULES, PACK(half));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES,
+           (PACK(half), a.layer.keys.data = (const char *)a.layer.keys.data + 1));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES,
+           (PACK(half), a.layer.queries.data = (const char *)a.layer.queries.data + 1));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PACK(half), a.layer.keys.row_stride += 1));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PACK(half), a.layer.queries.head_stride += 1));
+    EXPECT(SNAPKV_OK, RULES, PACK(custom)); /* rows of nine bytes, twelve apart */
+#undef PACK
+}
+
+/* Five blocks of eight positions, two more that aren't ours. */
+static void test_block_tables(void **state) {
+    (void)state;
+    const packing how = {LAYOUT_BLOCKS_BY_HEAD, SNAPKV_F32, GUARD_AFTER, 0, 0, 8};
+    int32_t table[5] = {4, 2, 0, 1, 3};
+#define PAGED (problem_pack(&a.p, how), a.layer = a.p.layer)
+    EXPECT(SNAPKV_OK, RULES, PAGED);
+    EXPECT(SNAPKV_OK, CHECK, (PAGED, a.layer.keys.block_table = table));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_rows = 0));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.queries.block_rows = 0));
+    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, (PAGED, a.layer.values.block_rows = 0));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_stride = 0));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_stride = 2 * 8 * 32 - 4));
+    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, (PAGED, a.layer.values.block_stride = 511));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_stride += 2));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.row_stride = 28));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.head_stride = 8 * 32 - 4));
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES, (PAGED, a.layer.keys.block_stride = SIZE_MAX / 4 * 4));
+    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS,
+           (PAGED, a.layer.values.block_rows = SIZE_MAX / 2,
+            a.layer.values.block_stride = SIZE_MAX / 2));
+    for (size_t i = 0; i < 5; i++) {
+        table[i] = -1;
+        EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_table = table));
+        EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, (PAGED, a.layer.values.block_table = table));
+        table[i] = INT32_MIN;
+        EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_table = table));
+        table[i] = (int32_t)i;
+    }
+    table[0] = -1;
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.queries.block_table = table));
+    /* Block numbers that reach past the end of the address space. */
+    table[0] = INT32_MAX;
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES,
+           (PAGED, a.layer.keys.block_table = table,
+            a.layer.keys.block_stride = SIZE_MAX / INT32_MAX / 4 * 4 + 4));
+#undef PAGED
+}
+
+static void test_index(void **state) {
+    (void)state;
+    const int32_t high[4] = {0, 7, 11, 40};
+    const int32_t negative[4] = {-1, 7, 11, 39};
+    const int32_t lowest[4] = {0, 7, INT32_MIN, 39};
+    EXPECT(SNAPKV_ERROR_INDEX, LISTS, a.set = 2);
+    EXPECT(SNAPKV_ERROR_INDEX, LISTS, a.set = SIZE_MAX);
+    EXPECT(SNAPKV_ERROR_INDEX, LISTS, (a.config.sharing = SNAPKV_PER_LAYER, a.set = 1));
+    EXPECT(SNAPKV_ERROR_INDEX, LISTS, (a.config.sharing = SNAPKV_PER_QUERY_HEAD, a.set = 4));
+    EXPECT(SNAPKV_OK, LISTS, (a.config.sharing = SNAPKV_PER_QUERY_HEAD, a.set = 3));
+    EXPECT(SNAPKV_ERROR_INDEX, SELECT, (a.config.capacity = 41, a.set = 2)); /* bypassed */
+    EXPECT(SNAPKV_ERROR_INDEX, VOTE | MASS, a.query_head = 4);
+    EXPECT(SNAPKV_ERROR_INDEX, VOTE | MASS, a.query_head = SIZE_MAX);
+    EXPECT(SNAPKV_ERROR_INDEX, MASS, a.position = 38);
+    EXPECT(SNAPKV_ERROR_INDEX, MASS, a.position = 0);
+    EXPECT(SNAPKV_ERROR_INDEX, MASS, a.list = high);
+    EXPECT(SNAPKV_ERROR_INDEX, MASS, a.list = negative);
+    EXPECT(SNAPKV_ERROR_INDEX, MASS, a.list = lowest);
+}
+
+/* The sizes of test_workspace.c, here with every function; and an address that no float has. */
+static void test_workspace(void **state) {
+    (void)state;
+    EXPECT(SNAPKV_ERROR_WORKSPACE, WORKING, a.workspace_size = 0);
+    EXPECT(SNAPKV_ERROR_WORKSPACE, WORKING,
+           a.workspace_size = snapkv_workspace_min(&a.config, &a.layer) - 4);
+    EXPECT(SNAPKV_OK, WORKING, a.workspace_size = snapkv_workspace_min(&a.config, &a.layer));
+    for (size_t offset = 1; offset < 4; offset++) {
+        EXPECT(SNAPKV_ERROR_WORKSPACE, WORKING, a.workspace = a.scratch.data + offset);
+    }
+    EXPECT(SNAPKV_ERROR_WORKSPACE, SELECT, (a.config.capacity = 41, a.workspace_size = 0));
+}
+
+/* Outputs over rows that are still to be read, and over each other. */
+static void test_alias(void **state) {
+    (void)state;
+#define THAW (guard_thaw(&a.p.packed_keys.memory), guard_thaw(&a.p.packed_values.memory))
+#define IN_PLACE                                                                                   \
+    (THAW, a.keys_out.data = a.p.packed_keys.memory.data,                                          \
+     a.values_out.data = a.p.packed_values.memory.data,                                            \
+     a.keys_out.head_stride = a.values_out.head_stride = 40 * 32)
+    EXPECT(SNAPKV_OK, COMPRESS, IN_PLACE);
+    EXPECT(SNAPKV_OK, COMPRESS, (IN_PLACE, a.config.sharing = SNAPKV_PER_LAYER));
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS, (IN_PLACE, a.config.order = SNAPKV_BY_SCORE));
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS, (IN_PLACE, a.config.sharing = SNAPKV_PER_QUERY_HEAD));
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS, (IN_PLACE, a.keys_out.head_stride = 12 * 32, a.set = 1));
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS,
+           (IN_PLACE, a.keys_out.row_stride = 36, a.keys_out.head_stride = 45 * 32));
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS,
+           (IN_PLACE, a.keys_out.data = a.p.packed_keys.memory.data + 32));
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS,
+           (IN_PLACE, a.keys_out.data = a.p.packed_values.memory.data));
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS,
+           (IN_PLACE, a.values_out.data = a.p.packed_keys.memory.data));
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS,
+           (IN_PLACE, a.keys_out.data = a.p.packed_values.memory.data,
+            a.values_out.data = a.p.packed_keys.memory.data));
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS, a.values_out.data = a.keys_out.data);
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS, a.values_out.data = (char *)a.keys_out.data + 11 * 32);
+    /* A page belongs to others, too. */
+    const packing paged = {LAYOUT_BLOCKS_BY_HEAD, SNAPKV_F32, GUARD_AFTER, 0, 0, 40};
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS,
+           (problem_pack(&a.p, paged), a.layer = a.p.layer, THAW,
+            a.keys_out.data = packed_row(&a.p.packed_keys, 0, 0),
+            a.values_out.data = packed_row(&a.p.packed_values, 0, 0),
+            a.keys_out.head_stride = a.values_out.head_stride = 40 * 32));
+#undef IN_PLACE
+#undef THAW
+}
+
+/* An output inside the workspace would be overwritten before it is read, or the other way round. */
+static void test_alias_of_the_workspace(void **state) {
+    (void)state;
+    EXPECT(SNAPKV_ERROR_ALIAS, LISTS, a.kept = (int32_t *)a.workspace);
+    EXPECT(SNAPKV_ERROR_ALIAS, SELECT, a.scores = (float *)a.workspace + 8);
+    EXPECT(SNAPKV_ERROR_ALIAS, VOTE, a.votes = (float *)a.workspace);
+    EXPECT(SNAPKV_ERROR_ALIAS, SELECT, a.scores = (float *)(void *)a.kept);
+}
+
+/* Of two broken rules the earlier one in the order of the status codes is reported: NULL, SHAPE,
+ * WINDOW, CAPACITY, KERNEL, OPTION, STRIDE, INDEX, WORKSPACE, ALIAS, NOT_FINITE. */
+static void test_which_error_comes_first(void **state) {
+    (void)state;
+    EXPECT(SNAPKV_ERROR_NULL, RULES, (a.layer.keys.data = NULL, a.layer.head_dim = 0));
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES, (a.layer.head_dim = 0, a.config.window = 0));
+    EXPECT(SNAPKV_ERROR_WINDOW, RULES, (a.config.window = 0, a.config.capacity = 0));
+    EXPECT(SNAPKV_ERROR_CAPACITY, CHECK | LISTS, (a.config.capacity = 0, a.config.kernel_size = 0));
+    EXPECT(SNAPKV_ERROR_KERNEL, CHECK | LISTS,
+           (a.config.kernel_size = 0, a.config.pooling = (snapkv_pooling)9));
+    EXPECT(SNAPKV_ERROR_OPTION, RULES, (a.layer.scale = -1, a.layer.keys.row_stride = 0));
+    EXPECT(SNAPKV_ERROR_STRIDE, LISTS, (a.layer.keys.row_stride = 0, a.set = 2));
+    EXPECT(SNAPKV_ERROR_INDEX, LISTS, (a.set = 2, a.workspace_size = 0));
+    EXPECT(SNAPKV_ERROR_WORKSPACE, COMPRESS,
+           (a.workspace_size = 0, a.values_out.data = a.keys_out.data));
+}
+
+static void test_status_strings(void **state) {
+    (void)state;
+    for (int i = 0; i <= SNAPKV_ERROR_NOT_FINITE; i++) {
+        const char *text = snapkv_status_string((snapkv_status)i);
+        assert_non_null(text);
+        assert_true(strlen(text) > 1);
+        for (int j = 0; j < i; j++) {
+            assert_string_not_equal(text, snapkv_status_string((snapkv_status)j));
+        }
+    }
+    assert_non_null(snapkv_status_string((snapkv_status)12));
+    assert_non_null(snapkv_status_string((snapkv_status)0x7F));
+}
+
+static void test_version(void **state) {
+    (void)state;
+    assert_true(SNAPKV_VERSION_MAJOR >= 0 && SNAPKV_VERSION_MINOR >= 0);
+    assert_true(SNAPKV_VERSION_PATCH >= 0);
+    assert_true(strlen(SNAPKV_ISA_NAME) > 0);
+}
+
+int main(void) {
+    /* A call that doesn't return is a failure, too, and should show which one it was. */
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    alarm(60);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_unspoilt_call),
+        cmocka_unit_test(test_null),
+        cmocka_unit_test(test_shape),
+        cmocka_unit_test(test_overflowing_products),
+        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_capacity),
+        cmocka_unit_test(test_kernel),
+        cmocka_unit_test(test_option),
+        cmocka_unit_test(test_custom_rows),
+        cmocka_unit_test(test_stride),
+        cmocka_unit_test(test_misaligned_rows),
+        cmocka_unit_test(test_block_tables),
+        cmocka_unit_test(test_index),
+        cmocka_unit_test(test_workspace),
+        cmocka_unit_test(test_alias),
+        cmocka_unit_test(test_alias_of_the_workspace),
+        cmocka_unit_test(test_which_error_comes_first),
+        cmocka_unit_test(test_status_strings),
+        cmocka_unit_test(test_version),
+        cmocka_unit_test(test_hostile_head_counts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
