@@ -40,7 +40,7 @@ enum {
 static int quick;
 static int cpu_time;
 
-static void die(const char *format, ...) {
+static void __attribute__((noreturn)) die(const char *format, ...) {
     va_list arguments;
 
     va_start(arguments, format);
@@ -111,11 +111,6 @@ static size_t find_paths(const bench_path *const *from, const bench_path **to) {
 
 static int is_fast(const bench_path *path) {
     return strncmp(path->label, "scalar", 6) != 0;
-}
-
-/* The path that the sections without a comparison of paths measure. */
-static const bench_path *best_path(void) {
-    return paths[n_paths - 1];
 }
 
 /* Prints the head of a Markdown table and the rule below it. A title that fills its column is a
@@ -356,14 +351,6 @@ static void make_inputs(size_t max_length) {
             in.queries_bf16[h * per_window + i] = to_bf16(x);
         }
     }
-}
-
-static const float *keys_of(size_t head) {
-    return in.keys_f32 + head * in.max_length * DIM;
-}
-
-static const float *queries_of(size_t head) {
-    return in.queries_f32 + head * MAX_WINDOW * DIM;
 }
 
 static snapkv_config make_config(size_t window) {
@@ -702,7 +689,7 @@ static void section_top_k(void) {
     float *copy = allocate(n * sizeof(float));
     int32_t *ours = allocate(n * sizeof(int32_t));
     int32_t *theirs = allocate(n * sizeof(int32_t));
-    vote_job vote = make_vote_job(best_path(), WINDOW, n + WINDOW, DIM, SNAPKV_F32);
+    vote_job vote = make_vote_job(paths[n_paths - 1], WINDOW, n + WINDOW, DIM, SNAPKV_F32);
     size_t p, i;
     int input;
 
@@ -1006,7 +993,8 @@ static double run_sgemm(void *context) {
     size_t h;
 
     for (h = 0; h < HEADS; h++) {
-        bench_sgemm(job->keys_are_rows, WINDOW, job->length, DIM, queries_of(h), keys_of(h),
+        bench_sgemm(job->keys_are_rows, WINDOW, job->length, DIM,
+                    in.queries_f32 + h * MAX_WINDOW * DIM, in.keys_f32 + h * in.max_length * DIM,
                     job->logits);
     }
     return 0.0;
@@ -1054,13 +1042,15 @@ static double run_compress(void *context) {
     compress_job *job = (compress_job *)context;
     pthread_t thread;
 
-    if (job->n_threads == 2 && pthread_create(&thread, NULL, second_thread, job) != 0) {
+    if (job->n_threads == 1) {
+        compress_sets(job, 0);
+        return 0.0;
+    }
+    if (pthread_create(&thread, NULL, second_thread, job) != 0) {
         die("no thread");
     }
     compress_sets(job, 0);
-    if (job->n_threads == 2) {
-        pthread_join(thread, NULL);
-    }
+    pthread_join(thread, NULL);
     return 0.0;
 }
 
@@ -1220,7 +1210,7 @@ static void section_compress(void) {
         skip_goal("compress to the official sequence", "no PyTorch");
     }
     if (!BENCH_HAS_OPENBLAS) {
-        skip_goal("compress to the bare sgemm", "no OpenBLAS");
+        skip_goal("compress to the bare sgemm", "no BLAS");
     }
 
     puts("\nGrouped heads (D 128, W 32, f32, C 1024, one list per K/V head): 32 query heads on 8 "
