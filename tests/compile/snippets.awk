@@ -1,15 +1,6 @@
-# Cuts the fenced c blocks out of a Markdown file: awk -v out=DIR -f snippets.awk FILE ...
+# Cuts the fenced c blocks out of Markdown files: awk -v out=DIR -f snippets.awk FILE ...
 # Each block becomes a file whose #line directive points back at the document, and prints a line
 # "KIND FILE WHERE" (see snippets.sh for the kinds).
-
-function close_block() {
-    if (file != "") {
-        close(file)
-        kind = name != "" ? "named" : has_main ? "program" : "code"
-        print kind, file, where
-    }
-    file = ""
-}
 
 FNR == 1 {
     inside = 0
@@ -17,40 +8,39 @@ FNR == 1 {
     gsub(/[^A-Za-z0-9]/, "_", base)
 }
 
-!inside && /^```c( |$)/ {
+!inside && /^```/ {
     inside = 1
+    wanted = /^```c( |$)/
     name = $2
     where = FILENAME ":" FNR
-    if (name == "excerpt") {
-        print "excerpt", "-", where
-        file = ""
-        next
-    }
-    has_main = 0
-    file = out "/" (name != "" ? name ".h" : base "_" FNR ".c")
-    if (name == "") {
-        print "#include \"snapkv.h\"\n#include <math.h>\n#include <stdint.h>\n#include <stdio.h>\n" \
-              "#include <stdlib.h>\n#include <string.h>" > file
-    }
-    printf "#line %d \"%s\"\n", FNR + 1, FILENAME > file
+    line = FNR + 1
+    text = ""
+    has_main = has_include = 0
     next
 }
 
 inside && /^```/ {
     inside = 0
-    close_block()
-    next
-}
-
-!inside && /^```/ {
-    inside = 1 # a block in another language
-    file = ""
-    next
-}
-
-inside && file != "" {
-    if ($0 ~ /^int main\(/) {
-        has_main = 1
+    if (!wanted) {
+        next
     }
-    print > file
+    if (name == "excerpt") {
+        print "excerpt", "-", where
+        next
+    }
+    file = out "/" (name != "" ? name ".h" : base "_" line ".c")
+    if (name == "" && !has_include) {
+        printf "#include \"snapkv.h\"\n#include <math.h>\n#include <stdint.h>\n#include <stdio.h>\n" \
+               "#include <stdlib.h>\n#include <string.h>\n" > file
+    }
+    printf "#line %d \"%s\"\n%s", line, FILENAME, text > file
+    close(file)
+    print (name != "" ? "named" : has_main ? "program" : "code"), file, where
+    next
+}
+
+inside {
+    text = text $0 "\n"
+    has_main = has_main || /^int main\(/
+    has_include = has_include || /^#include/
 }

@@ -2,8 +2,9 @@
 # Compiles the fenced c blocks of README.md and docs/*.md, and runs those that are programs, so that
 # no document shows code that doesn't build. What the fence says decides:
 #
-#   ```c            a program, which must return 0, or code at file scope, which must compile. The
-#                   standard headers that a reader would add, and snapkv.h, are put in front.
+#   ```c            a program, which must return 0, or code at file scope, which must compile. With
+#                   an #include it must do so as it stands; without one, snapkv.h and the standard
+#                   headers are put in front.
 #   ```c NAME       code at file scope that tests/compile/snippets/NAME.c includes as "NAME.h" and
 #                   runs on small data; that file must exist, and return 0.
 #   ```c excerpt    lines out of a larger whole: not compiled.
