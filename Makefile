@@ -43,6 +43,7 @@ SUPPORT      := $(patsubst tests/support/%.c,%.o,$(wildcard tests/support/*.c))
 SUPPORT_H    := $(wildcard tests/support/*.h)
 UNIT_BINS    := $(foreach b,$(BUILDS),$(UNIT:%=$(B)/unit/$b/%))
 CHECKS       := $(foreach b,$(BUILDS),$(foreach u,$(UNIT),unit/$b/$u=$(B)/unit/$b/$u))
+CHECKS       += compile/symbols=tests/compile/symbols.sh
 
 # The support calls the library too, so that it is built with each build's flags.
 define unit_rule

@@ -1,0 +1,42 @@
+/* Uses every public function and adds nothing of its own: tests/compile/symbols.sh looks at what the
+ * object needs and holds. The functions are reached through arguments, so that none is optimised away. */
+#include "snapkv.h"
+
+#ifdef __cplusplus
+extern "C"
+#endif
+    size_t
+    use_everything(snapkv_config *config, snapkv_layer *layer, int32_t *kept, float *numbers,
+                   snapkv_selection *selection, snapkv_rows_out *out, void *memory, size_t size,
+                   snapkv_model *model, snapkv_ledger *ledger, snapkv_cursor *cursor);
+
+size_t use_everything(snapkv_config *config, snapkv_layer *layer, int32_t *kept, float *numbers,
+                      snapkv_selection *selection, snapkv_rows_out *out, void *memory, size_t size,
+                      snapkv_model *model, snapkv_ledger *ledger, snapkv_cursor *cursor) {
+    size_t sum = 0;
+    size_t position = 0;
+    *config = snapkv_default_config();
+    if (size % 2) {
+        *config = snapkv_official_config();
+    }
+    sum += (size_t)snapkv_check(config, layer);
+    sum += snapkv_set_count(config, layer) + snapkv_kept_count(config, size);
+    sum += snapkv_workspace_size(config, layer) + snapkv_workspace_min(config, layer);
+    sum += (size_t)snapkv_vote(config, layer, 0, numbers, memory, size);
+    sum += (size_t)snapkv_pool(numbers, size, 5, SNAPKV_POOL_AVG, numbers + size);
+    sum += (size_t)snapkv_top_k(numbers, size, 5, config->order, kept);
+    sum += (size_t)snapkv_gather_rows(kept, 5, memory, 8, size, 8, out->data, 8);
+    sum += (size_t)snapkv_gather_columns(kept, 5, memory, size, size, 2, 8, out->data, 16);
+    sum += (size_t)snapkv_select(config, layer, 0, kept, numbers, selection, memory, size);
+    sum += (size_t)snapkv_compress(config, layer, 0, kept, out, out + 1, selection, memory, size);
+    sum += (size_t)snapkv_account(config, model, size, 5, ledger);
+    sum += (size_t)snapkv_retained_mass(config, layer, 0, numbers, size, kept, 5, numbers, memory,
+                                        size);
+    numbers[0] = snapkv_error_bound(numbers[1], numbers[2]);
+    *cursor = snapkv_cursor_start(config, size);
+    sum += snapkv_next_position(cursor) + snapkv_next_slot(cursor);
+    sum += (size_t)snapkv_append(cursor, size);
+    sum += (size_t)snapkv_rewind(cursor, 1);
+    sum += (size_t)snapkv_slot_position(cursor, kept, 0, &position);
+    return sum + position + (size_t)*snapkv_status_string((snapkv_status)(sum % 16));
+}
