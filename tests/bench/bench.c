@@ -67,6 +67,31 @@ static void *allocate(size_t bytes) {
     return memory;
 }
 
+/* Peers that are not there: never called, but named. */
+#if !BENCH_HAS_CXX
+float bench_nth_value(const float *scores, size_t n, size_t k, float *copy) {
+    (void)n, (void)k, (void)copy;
+    return scores[0];
+}
+
+void bench_nth_positions(const float *scores, size_t n, size_t k, int32_t *positions,
+                         int ascending) {
+    (void)scores, (void)n, (void)k, (void)positions, (void)ascending;
+}
+#endif
+
+#if !BENCH_HAS_OPENBLAS
+const char *bench_sgemm_name(void) {
+    return "SKIP (libopenblas-dev)";
+}
+
+void bench_sgemm(int keys_are_rows, size_t window, size_t length, size_t head_dim,
+                 const float *queries, const float *keys, float *logits) {
+    (void)keys_are_rows, (void)window, (void)length, (void)head_dim;
+    (void)queries, (void)keys, (void)logits;
+}
+#endif
+
 /* ---- the paths ------------------------------------------------------------------------------- */
 
 #define PATH(symbol) extern const bench_path symbol;
@@ -667,7 +692,6 @@ static double run_top_k(void *context) {
     return 0.0;
 }
 
-#if BENCH_HAS_CXX
 static double run_nth_value(void *context) {
     const top_k_job *job = (const top_k_job *)context;
 
@@ -682,7 +706,7 @@ static double run_nth_positions(void *context) {
     return 0.0;
 }
 
-static void section_top_k(void) {
+static void measure_top_k(void) {
     const size_t k = 2048;
     const size_t n = in.max_length - WINDOW < 131072 ? in.max_length - WINDOW : 131072;
     float *scores = allocate(n * sizeof(float));
@@ -755,13 +779,15 @@ static void section_top_k(void) {
     free(ours);
     free(theirs);
 }
-#else
+
 static void section_top_k(void) {
-    (void)run_top_k;
-    puts("\nSKIP top-k: no C++ compiler for std::nth_element");
-    skip_goal("top-k to std::nth_element", "no C++");
+    if (!BENCH_HAS_CXX) {
+        puts("\nSKIP top-k: no C++ compiler for std::nth_element");
+        skip_goal("top-k to std::nth_element", "no C++");
+    } else {
+        measure_top_k();
+    }
 }
-#endif
 
 /* ---- gathers --------------------------------------------------------------------------------- */
 
@@ -981,7 +1007,6 @@ static double run_official(void *context) {
     return strtod(line, NULL);
 }
 
-#if BENCH_HAS_OPENBLAS
 typedef struct sgemm_job {
     size_t length;
     int keys_are_rows;
@@ -999,9 +1024,6 @@ static double run_sgemm(void *context) {
     }
     return 0.0;
 }
-#else
-#define bench_sgemm_name() "missing"
-#endif
 
 /* ---- a whole layer --------------------------------------------------------------------------- */
 
@@ -1115,6 +1137,74 @@ static void print_or_dash(const char *format, int width, double x) {
     }
 }
 
+/* One row of the table. previous: the time of the row above, 0 where there is none; returns this
+ * row's. */
+static double compress_row(const bench_path *path, size_t length, int with_official,
+                           double previous) {
+    peak_job peak = {path, 0.0};
+    compress_job job = make_compress_job(path, HEADS, HEADS, length, 1);
+    sgemm_job products[2];
+    task tasks[5] = {{run_compress, NULL, 0.0}, {run_peak, NULL, 0.0}};
+    double time, sgemm = 0.0, slow = 0.0, common = 0.0;
+    size_t n = 2, k;
+
+    tasks[0].context = &job;
+    tasks[1].context = &peak;
+    for (k = 0; k < 2; k++) {
+        products[k].length = length;
+        products[k].keys_are_rows = (int)k;
+        products[k].logits = allocate(WINDOW * length * sizeof(float));
+        if (BENCH_HAS_OPENBLAS) {
+            tasks[n].run = run_sgemm;
+            tasks[n++].context = &products[k];
+        }
+    }
+    if (with_official) {
+        char line[64];
+
+        if (!ask_official(line, sizeof line, "shape %d %zu %d %d %d %d\n", HEADS, length, DIM,
+                          WINDOW, CAPACITY, KERNEL)) {
+            die("official.py ended");
+        }
+        tasks[n].run = run_official;
+        tasks[n++].context = NULL;
+    }
+    alternate(tasks, n, 1.0);
+    time = tasks[0].median;
+    if (BENCH_HAS_OPENBLAS) {
+        sgemm = fmin(tasks[2].median, tasks[3].median);
+    }
+    if (with_official) {
+        slow = tasks[n - 1].median;
+        common = common_positions(&job);
+    }
+    printf("| %-14s | %6zu | %8.2f | %6.2f ", path->label, length, time * 1e3,
+           ns_per_key(time, length));
+    print_or_dash("| %8.2fx ", 9, previous > 0.0 ? time / previous : 0.0);
+    printf("| %10.2f ", 2e3 * HEADS * (double)(WINDOW * length * DIM) / peak.best);
+    print_or_dash("| %9.2f ", 9, sgemm * 1e3);
+    print_or_dash("| %5.2f ", 5, sgemm / time);
+    print_or_dash("| %11.2f ", 11, slow * 1e3);
+    print_or_dash("| %5.2f ", 5, slow / time);
+    print_or_dash("| %12.2f %% ", 14, common * 100.0);
+    puts("|");
+    fflush(stdout);
+    if (is_fast(path) && (length == 4096 || length == 16384 || length == 65536)) {
+        if (slow > 0.0) {
+            set_goal(1, 5.0, slow / time, "x", "%s: compress to the official sequence, L %zu",
+                     path->label, length);
+        }
+        if (sgemm > 0.0) {
+            set_goal(1, 1.0, sgemm / time, "x", "%s: compress to the bare sgemm, L %zu",
+                     path->label, length);
+        }
+    }
+    free_compress_job(&job);
+    free(products[0].logits);
+    free(products[1].logits);
+    return time;
+}
+
 static void section_compress(void) {
     static const size_t lengths[] = {1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
     const int has_official = start_official();
@@ -1123,85 +1213,25 @@ static void section_compress(void) {
     printf("\nsnapkv_compress of a layer, from Q, K and V to the gathered cache (%d heads, C %d, "
            "kernel %d,\nW %d, D %d, f32, one thread), against\n",
            HEADS, CAPACITY, KERNEL, WINDOW, DIM);
-    printf("- the official sequence of operations: %s\n", has_official ? peer.name : "SKIP");
-    printf(
-        "- sgemm, the bare product of Q and K^T, the faster of both layouts of its result: %s\n\n",
-        BENCH_HAS_OPENBLAS ? bench_sgemm_name() : "SKIP (libopenblas-dev)");
-    table("| path           |      L |       ms | ns/key | L doubled |  sgemm ms | ratio | "
+    puts("- the votes' multiply-adds alone, at the peak of the path");
+    printf("- sgemm, the bare product of Q and K^T, the faster of both layouts of its result: %s\n",
+           bench_sgemm_name());
+    printf("- the official sequence of operations: %s\n\n", has_official ? peer.name : "SKIP");
+    table("| path           |      L |       ms | ns/key | L doubled | at peak ms |  sgemm ms | "
+          "ratio | "
           "official ms | ratio | same positions |");
     for (p = 0; p < n_paths; p++) {
         double previous = 0.0;
 
         for (i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
             const size_t length = lengths[i];
-            const int with_official =
-                has_official && (length == 4096 || length == 16384 || length == 65536);
-            double sgemm = 0.0, slow = 0.0, common = 0.0;
-            compress_job job;
-            task tasks[4];
-            size_t n = 1;
 
-            if (length > in.max_length || (!is_fast(paths[p]) && length > 8192)) {
-                continue;
+            if (length <= in.max_length && (is_fast(paths[p]) || length <= 8192)) {
+                previous = compress_row(paths[p], length,
+                                        has_official &&
+                                            (length == 4096 || length == 16384 || length == 65536),
+                                        previous);
             }
-            job = make_compress_job(paths[p], HEADS, HEADS, length, 1);
-            tasks[0].run = run_compress;
-            tasks[0].context = &job;
-            if (with_official) {
-                char line[64];
-
-                if (!ask_official(line, sizeof line, "shape %d %zu %d %d %d %d\n", HEADS, length,
-                                  DIM, WINDOW, CAPACITY, KERNEL)) {
-                    die("official.py ended");
-                }
-                tasks[n].run = run_official;
-                tasks[n++].context = NULL;
-            }
-#if BENCH_HAS_OPENBLAS
-            sgemm_job products[2];
-            size_t k;
-
-            for (k = 0; k < 2; k++) {
-                products[k].length = length;
-                products[k].keys_are_rows = (int)k;
-                products[k].logits = allocate(WINDOW * length * sizeof(float));
-                tasks[n].run = run_sgemm;
-                tasks[n++].context = &products[k];
-            }
-#endif
-            alternate(tasks, n, 1.0);
-#if BENCH_HAS_OPENBLAS
-            sgemm = fmin(tasks[n - 1].median, tasks[n - 2].median);
-            free(products[0].logits);
-            free(products[1].logits);
-#endif
-            if (with_official) {
-                slow = tasks[1].median;
-                common = common_positions(&job);
-            }
-            printf("| %-14s | %6zu | %8.2f | %6.2f ", paths[p]->label, length,
-                   tasks[0].median * 1e3, ns_per_key(tasks[0].median, length));
-            print_or_dash("| %8.2fx ", 9, previous > 0.0 ? tasks[0].median / previous : 0.0);
-            print_or_dash("| %9.2f ", 9, sgemm * 1e3);
-            print_or_dash("| %5.2f ", 5, sgemm / tasks[0].median);
-            print_or_dash("| %11.2f ", 11, slow * 1e3);
-            print_or_dash("| %5.2f ", 5, slow / tasks[0].median);
-            print_or_dash("| %12.2f %% ", 14, common * 100.0);
-            puts("|");
-            fflush(stdout);
-            previous = tasks[0].median;
-            if (is_fast(paths[p]) && (length == 4096 || length == 16384 || length == 65536)) {
-                if (slow > 0.0) {
-                    set_goal(1, 5.0, slow / tasks[0].median, "x",
-                             "%s: compress to the official sequence, L %zu", paths[p]->label,
-                             length);
-                }
-                if (sgemm > 0.0) {
-                    set_goal(1, 1.0, sgemm / tasks[0].median, "x",
-                             "%s: compress to the bare sgemm, L %zu", paths[p]->label, length);
-                }
-            }
-            free_compress_job(&job);
         }
     }
     if (has_official) {
