@@ -12,7 +12,7 @@ CFLAGS ?= -O2 -g
 BASE   := -std=c99 $(WARN) -Iinclude
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples check bench install uninstall clean
+.PHONY: help demo examples check vectors bench install uninstall clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -57,7 +57,7 @@ $(B)/unit/$(1)/%: tests/unit/test_%.c $(SUPPORT:%=$(B)/support/$(1)/%) $(SUPPORT
 endef
 $(foreach b,$(BUILDS),$(eval $(call unit_rule,$b)))
 
-check: $(UNIT_BINS) $(B)/recall $(B)/accuracy ## install cmocka if it is missing, then run every test
+check: $(UNIT_BINS) $(B)/recall $(B)/accuracy $(B)/make_vectors ## install cmocka if it is missing, then run every test
 	@tests/run.sh $(foreach c,$(CHECKS),'$c') 'recall=$(B)/recall --check'
 
 $(B)/cmocka.ok: | $(B)
@@ -66,7 +66,14 @@ $(B)/cmocka.ok: | $(B)
 
 # ---- the numeric contract ------------------------------------------------------------------
 
-CHECKS += parity=tests/parity/parity.sh accuracy=$(B)/accuracy
+CHECKS += parity=tests/parity/parity.sh accuracy=$(B)/accuracy vectors=tests/vectors/drift.sh
+
+$(B)/make_vectors: tests/vectors/make_vectors.c $(SUPPORT:%=$(B)/support/scalar/%) $(H)
+	$(CC) $(BASE) $(CFLAGS) $(FLAGS_scalar) -Itests/support -o $@ $< $(SUPPORT:%=$(B)/support/scalar/%) \
+	    -lcmocka -lm
+
+vectors: $(B)/make_vectors ## write tests/vectors/vectors.txt anew from the scalar path
+	$(B)/make_vectors >tests/vectors/vectors.txt.new && mv tests/vectors/vectors.txt.new tests/vectors/vectors.txt
 
 $(B)/accuracy: tests/parity/accuracy.c $(H) | $(B)
 	$(CC) $(BASE) $(CFLAGS) $(NATIVE) -o $@ $< -lm
