@@ -73,7 +73,8 @@ $(B)/make_vectors: tests/vectors/make_vectors.c $(SUPPORT:%=$(B)/support/scalar/
 	    -lcmocka -lm
 
 vectors: $(B)/make_vectors ## write tests/vectors/vectors.txt anew from the scalar path
-	$(B)/make_vectors >tests/vectors/vectors.txt.new && mv tests/vectors/vectors.txt.new tests/vectors/vectors.txt
+	$(B)/make_vectors >$(B)/vectors.txt
+	cp $(B)/vectors.txt tests/vectors/vectors.txt
 
 $(B)/accuracy: tests/parity/accuracy.c $(H) | $(B)
 	$(CC) $(BASE) $(CFLAGS) $(NATIVE) -o $@ $< -lm

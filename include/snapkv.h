@@ -1559,69 +1559,100 @@ SKV_INLINE unsigned skv_codes_in(const float *scores, size_t n, size_t j, int32_
     return mask;
 }
 
-enum { SKV_BIN_BITS = 9, SKV_BINS = 1 << SKV_BIN_BITS, SKV_HISTOGRAMS = 4 }; /* 8 KiB of stack */
+enum {
+    SKV_BINS = 512,     /* of a round; 2 KiB of stack */
+    SKV_SAMPLES = 1024, /* 4 KiB of stack */
+    SKV_SAMPLE_SLACK = 4 /* standard deviations of a rank in the sample, rounded up */
+};
 
-/* Finds the code of the k-th highest score, 1 <= k <= n, and how many of the scores with exactly
- * that code are among the first k. Each round counts the codes that are still in question in 512
- * equal bins and goes on with the bin that holds the k-th: at most 4 rounds for 32 bits, of which
- * all but the first look at few scores. Neighbouring scores count into four histograms in turn, or
- * equal ones would wait for each other's store. */
-static inline int32_t skv_find_kth(const float *scores, size_t n, size_t k, int32_t low,
-                                   int32_t high, size_t *n_equal) {
-    uint32_t count[SKV_HISTOGRAMS][SKV_BINS];
-    size_t rest = k;
-    int everything = 1;
-    for (;;) {
+/* The codes low .. high that are still in question, and which of their scores is searched: the
+ * rest-th highest. */
+typedef struct skv_range {
+    int32_t low, high;
+    size_t rest;
+} skv_range;
+
+/* Narrows a range to one code, or to one from which on all its scores are among the first. Each
+ * round counts the codes in question in 512 equal bins and goes on with the bin that holds the one
+ * searched: at most 4 rounds for 32 bits. */
+static inline skv_range skv_narrow(const float *scores, size_t n, skv_range range) {
+    while (range.low < range.high) {
+        uint32_t count[SKV_BINS];
+        const uint32_t low = (uint32_t)range.low, width = (uint32_t)range.high - low;
         int shift = 0;
-        while (((uint32_t)high - (uint32_t)low) >> shift >= SKV_BINS) {
+        while (width >> shift >= SKV_BINS) {
             shift++;
         }
         memset(count, 0, sizeof count);
         for (size_t j = 0; j < n; j += SKV_LANES) {
-            if (everything && n - j >= SKV_LANES) {
-                uint32_t bin[SKV_LANES];
-                const skv_int code = skv_code(skv_load(scores + j));
-                skv_int_store(bin, skv_int_shr(skv_int_sub(code, skv_int_set1(low)), shift));
-                SKV_UNROLL for (int i = 0; i < SKV_LANES; i++) {
-                    count[i % SKV_HISTOGRAMS][bin[i]]++;
-                }
-                continue;
-            }
-            unsigned mask = skv_codes_in(scores, n, j, low, high);
-            for (size_t i = 0; mask; i++, mask >>= 1) {
+            unsigned mask = skv_codes_in(scores, n, j, range.low, range.high);
+            for (size_t i = j; mask; i++, mask >>= 1) {
                 if (mask & 1) {
-                    const uint32_t code = (uint32_t)skv_code_at(scores, j + i);
-                    count[0][(code - (uint32_t)low) >> shift]++;
+                    count[((uint32_t)skv_code_at(scores, i) - low) >> shift]++;
                 }
             }
         }
-        everything = 0;
-        size_t bin = ((uint32_t)high - (uint32_t)low) >> shift;
-        size_t in_bin;
-        for (;; bin--) {
-            in_bin = 0;
-            for (int h = 0; h < SKV_HISTOGRAMS; h++) {
-                in_bin += count[h][bin];
-            }
-            if (in_bin >= rest) {
-                break;
-            }
-            rest -= in_bin;
+        uint32_t bin = width >> shift;
+        while (count[bin] < range.rest) {
+            range.rest -= count[bin];
+            bin--;
         }
-        const uint32_t width = ((uint32_t)1 << shift) - 1;
-        low = (int32_t)((uint32_t)low + ((uint32_t)bin << shift));
-        if ((uint32_t)high - (uint32_t)low > width) {
-            high = (int32_t)((uint32_t)low + width);
+        const uint32_t bin_low = low + (bin << shift), bin_last = ((uint32_t)1 << shift) - 1;
+        range.low = (int32_t)bin_low;
+        if ((uint32_t)range.high - bin_low > bin_last) {
+            range.high = (int32_t)(bin_low + bin_last);
         }
-        if (in_bin == rest) { /* the whole bin: all from its lowest code up */
-            *n_equal = n;
-            return low;
-        }
-        if (shift == 0) {
-            *n_equal = rest;
-            return low;
+        if (count[bin] == range.rest) { /* the whole bin */
+            break;
         }
     }
+    return range;
+}
+
+SKV_INLINE size_t skv_count_bits(unsigned mask) {
+    size_t n = 0;
+    for (; mask; mask &= mask - 1) {
+        n++;
+    }
+    return n;
+}
+
+/* Takes a guess at the range from every (n / 1024)-th score, and keeps what one count over all
+ * scores confirms of it: below, above or inside, each is a narrower range. Usually a few thousand
+ * scores are left, and the rounds above pass over the others a vector at a time. */
+static inline skv_range skv_guess(const float *scores, size_t n, skv_range range) {
+    float sample[SKV_SAMPLES];
+    const size_t step = n / SKV_SAMPLES;
+    for (size_t i = 0; i < SKV_SAMPLES; i++) {
+        sample[i] = scores[i * step];
+    }
+    const size_t rank = range.rest / step; /* about; its deviation is below its root */
+    size_t slack = SKV_SAMPLE_SLACK;
+    while (slack * slack < SKV_SAMPLE_SLACK * SKV_SAMPLE_SLACK * rank) {
+        slack++;
+    }
+    skv_range high = range, low = range;
+    high.rest = rank > slack ? rank - slack : 1;
+    low.rest = skv_size_min(rank + slack + 1, SKV_SAMPLES);
+    high = skv_narrow(sample, SKV_SAMPLES, high);
+    low = skv_narrow(sample, SKV_SAMPLES, low);
+    size_t above = 0, inside = 0;
+    for (size_t j = 0; j < n; j += SKV_LANES) {
+        above += skv_count_bits(skv_codes_in(scores, n, j, high.high, range.high));
+        inside += skv_count_bits(skv_codes_in(scores, n, j, low.low, range.high));
+    }
+    inside -= above;
+    if (range.rest <= above) {
+        range.low = high.high;
+    } else if (range.rest <= above + inside) {
+        range.low = low.low;
+        range.high = high.high - 1;
+        range.rest -= above;
+    } else {
+        range.high = low.low - 1;
+        range.rest -= above + inside;
+    }
+    return range;
 }
 
 /* Whether position a comes before position b by score. */
@@ -1661,22 +1692,30 @@ static inline void skv_sort_by_score(const float *scores, int32_t *indices, size
 }
 
 /* The k best of n finite scores, 1 <= k <= n, as positions offset by `base`. */
-static inline void skv_pick_top(const float *scores, size_t n, size_t k, int32_t low, int32_t high,
-                                snapkv_order order, size_t base, int32_t *indices) {
-    size_t n_equal;
-    const int32_t kth = skv_find_kth(scores, n, k, low, high, &n_equal);
-    size_t n_found = 0;
+static inline void skv_pick_top(const float *scores, size_t n, size_t k, int32_t lowest,
+                                int32_t highest, snapkv_order order, size_t base,
+                                int32_t *indices) {
+    skv_range range;
+    range.low = lowest;
+    range.high = highest;
+    range.rest = k;
+    if (n / SKV_SAMPLES >= 16) { /* where a pass over all costs more than one over the sample */
+        range = skv_guess(scores, n, range);
+    }
+    range = skv_narrow(scores, n, range);
+    /* Everything from range.low up, but of that very code, if the range is one, only the first. */
+    size_t n_found = 0, n_last = range.low < range.high ? n : range.rest;
     for (size_t j = 0; n_found < k; j += SKV_LANES) {
-        unsigned mask = skv_codes_in(scores, n, j, kth, high);
+        unsigned mask = skv_codes_in(scores, n, j, range.low, highest);
         for (size_t i = j; mask; i++, mask >>= 1) {
             if (!(mask & 1)) {
                 continue;
             }
-            if (skv_code_at(scores, i) == kth) {
-                if (n_equal == 0) {
+            if (skv_code_at(scores, i) == range.low) {
+                if (n_last == 0) {
                     continue;
                 }
-                n_equal--;
+                n_last--;
             }
             indices[n_found++] = (int32_t)i;
         }
@@ -1715,7 +1754,9 @@ static inline void skv_gather_elements(const int32_t *kept, size_t n_kept, const
     for (size_t i = 0; i < n_kept; i++) {
         const char *from = src + (size_t)kept[i] * size;
         char *to = dst + i * size;
-        if (size == 2) {
+        if (size == 1) {
+            *to = *from;
+        } else if (size == 2) {
             memcpy(to, from, 2);
         } else if (size == 4) {
             memcpy(to, from, 4);
@@ -1748,6 +1789,8 @@ SKV_INLINE int skv_is_amount(float x) {
     return bits < 0x7F800000 || bits == 0x80000000;
 }
 
+enum { SKV_HEADS_SEARCHED = 1 << 20 }; /* no cache has more; a bound on the time of a check */
+
 /* Whether two of n_heads x n_rows rows share a byte. n_rows - 1 and n_heads - 1 strides, and the
  * bytes of a row behind them, fit in size_t. */
 static inline int skv_rows_overlap(size_t n_heads, size_t head_stride, size_t n_rows,
@@ -1760,6 +1803,9 @@ static inline int skv_rows_overlap(size_t n_heads, size_t head_stride, size_t n_
     }
     if (n_heads == 1 || n_rows == 1 || row_stride >= (n_heads - 1) * head_stride + bytes) {
         return 0;
+    }
+    if (n_heads > SKV_HEADS_SEARCHED) {
+        return 1;
     }
     for (size_t h = 1; h < n_heads; h++) { /* where do the rows nearest to head h's first lie? */
         const size_t row = h * head_stride / row_stride, behind = h * head_stride % row_stride;
@@ -1903,14 +1949,20 @@ static inline snapkv_status skv_check_layer(const snapkv_config *config, const s
         !skv_is_amount(layer->scale) || !skv_is_amount(layer->softcap)) {
         return SNAPKV_ERROR_OPTION;
     }
-    for (size_t head = 0; head < layer->n_query_heads; head++) {
-        if ((layer->sink_logits && !skv_is_finite(layer->sink_logits[head])) ||
-            (layer->alibi_slopes && !skv_is_finite(layer->alibi_slopes[head]))) {
+    SKV_TRY(skv_check_rows(queries, layer->n_query_heads, config->window, layer->head_dim, 1));
+    SKV_TRY(skv_check_rows(keys, layer->n_kv_heads, layer->length, layer->head_dim, 1));
+    /* Last, since the rows have shown that there are not absurdly many heads. */
+    for (size_t head = 0; layer->sink_logits && head < layer->n_query_heads; head++) {
+        if (!skv_is_finite(layer->sink_logits[head])) {
             return SNAPKV_ERROR_OPTION;
         }
     }
-    SKV_TRY(skv_check_rows(queries, layer->n_query_heads, config->window, layer->head_dim, 1));
-    return skv_check_rows(keys, layer->n_kv_heads, layer->length, layer->head_dim, 1);
+    for (size_t head = 0; layer->alibi_slopes && head < layer->n_query_heads; head++) {
+        if (!skv_is_finite(layer->alibi_slopes[head])) {
+            return SNAPKV_ERROR_OPTION;
+        }
+    }
+    return SNAPKV_OK;
 }
 
 static inline snapkv_status skv_check_values(const snapkv_layer *layer) {

@@ -67,7 +67,7 @@ static const spec specs[] = {
     {"sinks", 8, 30, 5, 0, AVG, POS, KVH, MEAN, 2, 1, 100, 16, 0, 0, 0, 1, 0, 4},
     {"alibi", 8, 30, 5, 0, AVG, POS, KVH, MEAN, 2, 1, 100, 16, 0, 0, 0, 0, 1, 4},
     {"everything", 20, 60, 7, 3, AVG, SCO, LAY, MEAN, 4, 2, 180, 48, 0.2f, 3, 100, 1, 1, 5},
-    {"peaked", 16, 40, 5, 0, AVG, POS, KVH, MEAN, 2, 1, 150, 32, 1, 0, 0, 0, 0, 8},
+    {"peaked", 16, 40, 5, 0, AVG, POS, KVH, MEAN, 2, 1, 150, 32, 1, 0, 0, 0, 0, 5},
 };
 
 static void print_floats(const char *key, size_t index, const float *x, size_t n) {
@@ -85,8 +85,8 @@ static void fill(float *x, size_t n, uint64_t seed, int amplitude) {
     }
 }
 
-static void hold(double got, double expected, const char *what, const char *name) {
-    if (!(fabs(got - expected) <= 1e-5 * fabs(expected) + 1e-9)) {
+static void hold(double got, double expected, double floor, const char *what, const char *name) {
+    if (!(fabs(got - expected) <= 1e-5 * fabs(expected) + floor)) {
         fprintf(stderr, "make_vectors: %s of %s is %.9g, the reference has %.9g\n", what, name, got,
                 expected);
         exit(1);
@@ -149,7 +149,7 @@ static void print_case(const spec *s, uint64_t seed) {
         float *votes = run_vote(&p, h, size, GUARD_AFTER);
         reference_votes(&p, h, expected);
         for (size_t j = 0; j < prefix; j++) {
-            hold(votes[j], expected[j], "a vote", s->name);
+            hold(votes[j], expected[j], 1e-9, "a vote", s->name);
         }
         print_floats("votes", h, votes, prefix);
         free(votes);
@@ -179,8 +179,9 @@ static void print_case(const spec *s, uint64_t seed) {
             fprintf(stderr, "make_vectors: no mass for %s\n", s->name);
             exit(1);
         }
-        hold(mass, reference_retained_mass(&p, head, query, position, o.kept, o.n_kept), "the mass",
-             s->name);
+        /* 1 - what was dropped: exact to a few roundings of 1. */
+        hold(mass, reference_retained_mass(&p, head, query, position, o.kept, o.n_kept), 5e-7,
+             "the mass", s->name);
         print_floats("mass", set, &mass, 1);
         outcome_free(&o);
     }
