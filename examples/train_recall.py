@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains the tiny model of the recall example, or evaluates a checkpoint.
 
-    python3 examples/train_recall.py                       about five minutes on one core
+    python3 examples/train_recall.py                       five minutes of one core
     python3 examples/train_recall.py --evaluate examples/recall_model.bin
 
 The task: a prompt is BOS, then filler noise in which facts `key v1 v2 v3` are hidden, then
