@@ -454,6 +454,20 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #define SKV_UNROLL
 #endif
 
+/* Of a mask that is not 0. */
+#if defined(__GNUC__) || defined(__clang__)
+#define SKV_LOWEST_BIT(mask) ((size_t)__builtin_ctz(mask))
+#else
+static inline size_t skv_lowest_bit(uint32_t mask) {
+    size_t bit = 0;
+    while (!(mask >> bit & 1)) {
+        bit++;
+    }
+    return bit;
+}
+#define SKV_LOWEST_BIT(mask) skv_lowest_bit(mask)
+#endif
+
 /* A hint, to the second level: into the first it cost 3 % (Zen 4). MSVC has no portable name. */
 #if defined(__GNUC__) || defined(__clang__)
 #define SKV_PREFETCH(address) __builtin_prefetch(address, 0, 2)
@@ -512,7 +526,7 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
  *
  * skv_vec holds SKV_LANES floats, skv_int as many int32. skv_fma is a * b + c and skv_fnma is
  * c - a * b, rounded once. skv_max is a > b ? a : b, the second for a NaN. A mask lane is all ones
- * or zero; skv_mask_gt has a bit per lane. skv_sum_block adds the 16 lanes of one block: lane i to
+ * or zero; skv_mask_bits has a bit of each. skv_sum_block adds the 16 lanes of one block: lane i to
  * lane i + 8, then + 4, + 2, + 1. */
 
 #if SNAPKV_ISA == SNAPKV_ISA_AVX512
@@ -550,9 +564,7 @@ SKV_INLINE skv_int skv_int_shr(skv_int a, int n) {
 SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
     return _mm512_movm_epi32(_mm512_cmpgt_epi32_mask(a, b));
 }
-SKV_INLINE unsigned skv_mask_gt(skv_int a, skv_int b) {
-    return (unsigned)_mm512_cmpgt_epi32_mask(a, b);
-}
+SKV_INLINE unsigned skv_mask_bits(skv_int mask) { return (unsigned)_mm512_movepi32_mask(mask); }
 SKV_INLINE skv_vec skv_select(skv_int mask, skv_vec a, skv_vec b) {
     return _mm512_mask_blend_ps(_mm512_movepi32_mask(mask), b, a);
 }
@@ -604,8 +616,8 @@ SKV_INLINE skv_int skv_int_shr(skv_int a, int n) {
     return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n));
 }
 SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) { return _mm256_cmpgt_epi32(a, b); }
-SKV_INLINE unsigned skv_mask_gt(skv_int a, skv_int b) {
-    return (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b)));
+SKV_INLINE unsigned skv_mask_bits(skv_int mask) {
+    return (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(mask));
 }
 SKV_INLINE skv_vec skv_select(skv_int mask, skv_vec a, skv_vec b) {
     return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(mask));
@@ -663,9 +675,9 @@ SKV_INLINE skv_int skv_int_shr(skv_int a, int n) {
 SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
     return vreinterpretq_s32_u32(vcgtq_s32(a, b));
 }
-SKV_INLINE unsigned skv_mask_gt(skv_int a, skv_int b) {
+SKV_INLINE unsigned skv_mask_bits(skv_int mask) {
     static const uint32_t bit[4] = {1, 2, 4, 8};
-    return vaddvq_u32(vandq_u32(vcgtq_s32(a, b), vld1q_u32(bit)));
+    return vaddvq_u32(vandq_u32(vreinterpretq_u32_s32(mask), vld1q_u32(bit)));
 }
 SKV_INLINE skv_vec skv_select(skv_int mask, skv_vec a, skv_vec b) {
     return vbslq_f32(vreinterpretq_u32_s32(mask), a, b);
@@ -757,10 +769,10 @@ SKV_INLINE skv_int skv_int_shr(skv_int a, int n) {
 SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
     SKV_MAP(skv_int, a.lane[i] > b.lane[i] ? -1 : 0);
 }
-SKV_INLINE unsigned skv_mask_gt(skv_int a, skv_int b) {
-    unsigned mask = 0;
-    SKV_UNROLL for (int i = 0; i < SKV_LANES; i++) mask |= (unsigned)(a.lane[i] > b.lane[i]) << i;
-    return mask;
+SKV_INLINE unsigned skv_mask_bits(skv_int mask) {
+    unsigned bits = 0;
+    SKV_UNROLL for (int i = 0; i < SKV_LANES; i++) bits |= (unsigned)(mask.lane[i] & 1) << i;
+    return bits;
 }
 SKV_INLINE skv_vec skv_select(skv_int mask, skv_vec a, skv_vec b) {
     SKV_MAP(skv_vec, mask.lane[i] ? a.lane[i] : b.lane[i]);
@@ -859,7 +871,7 @@ SKV_INLINE skv_int skv_magnitude(skv_vec a) {
 }
 
 SKV_INLINE int skv_any_not_finite(skv_int magnitudes) {
-    return skv_mask_gt(magnitudes, skv_int_set1(0x7F7FFFFF)) != 0;
+    return skv_mask_bits(skv_int_gt(magnitudes, skv_int_set1(0x7F7FFFFF))) != 0;
 }
 
 /* tanh(x); worst error 1.6 ULP. From exp(-2 |x|), and near 0, where that cancels, x + x^3 P(x^2)
@@ -1524,57 +1536,52 @@ SKV_INLINE int32_t skv_code_at(const float *scores, size_t i) {
     return bits < 0 ? -(bits & 0x7FFFFFFF) : bits;
 }
 
-/* Whether all n are finite, and the range of their codes. */
-static inline int skv_code_range(const float *scores, size_t n, int32_t *lowest, int32_t *highest) {
-    skv_int high = skv_int_set1(-0x7FFFFFFF);
-    skv_int low_negated = high, worst = skv_int_set1(0); /* there is a max, and no min */
-    int32_t lanes[2][SKV_LANES];
+static inline int skv_all_finite(const float *scores, size_t n) {
+    skv_int worst = skv_int_set1(0);
     for (size_t j = 0; j < n; j += SKV_LANES) {
-        const skv_vec score = skv_load_inside(scores, n, (ptrdiff_t)j, scores[n - 1]);
-        const skv_int code = skv_code(score);
+        const skv_vec score = skv_load_inside(scores, n, (ptrdiff_t)j, 0.0f);
         worst = skv_int_max(worst, skv_magnitude(score));
-        high = skv_int_max(high, code);
-        low_negated = skv_int_max(low_negated, skv_int_sub(skv_int_set1(0), code));
-    }
-    skv_int_store(lanes[0], low_negated);
-    skv_int_store(lanes[1], high);
-    *lowest = -lanes[0][0];
-    *highest = lanes[1][0];
-    for (int i = 1; i < SKV_LANES; i++) {
-        *lowest = -lanes[0][i] < *lowest ? -lanes[0][i] : *lowest;
-        *highest = lanes[1][i] > *highest ? lanes[1][i] : *highest;
     }
     return !skv_any_not_finite(worst);
 }
 
-/* Lanes of scores[j ..] whose code lies in low .. high, a bit each. */
-SKV_INLINE unsigned skv_codes_in(const float *scores, size_t n, size_t j, int32_t low,
-                                 int32_t high) {
-    const skv_int code = skv_code(skv_load_inside(scores, n, (ptrdiff_t)j, 0.0f));
-    unsigned mask = skv_mask_gt(code, skv_int_set1(low - 1)) &
-                    skv_mask_gt(skv_int_set1(high + 1), code);
-    if (n - j < SKV_LANES) {
-        mask &= (1u << (n - j)) - 1;
-    }
-    return mask;
-}
-
 enum {
+    SKV_GROUP = 32,     /* scores that are looked at before a branch */
     SKV_BINS = 512,     /* of a round; 2 KiB of stack */
     SKV_SAMPLES = 1024, /* 4 KiB of stack */
-    SKV_SAMPLE_SLACK = 4 /* standard deviations of a rank in the sample, rounded up */
+    SKV_SLACK = 4       /* standard deviations of a rank in the sample */
 };
 
-/* The codes low .. high that are still in question, and which of their scores is searched: the
- * rest-th highest. */
+/* A bit for each of scores[j .. j + SKV_GROUP - 1] whose code lies in low .. high. */
+SKV_INLINE uint32_t skv_codes_in(const float *scores, size_t n, size_t j, int32_t low,
+                                 int32_t high) {
+    uint32_t found = 0;
+    if (n - j < SKV_GROUP) {
+        for (size_t i = 0; i < n - j; i++) {
+            const int32_t code = skv_code_at(scores, j + i);
+            found |= (uint32_t)(low <= code && code <= high) << i;
+        }
+        return found;
+    }
+    const skv_int under = skv_int_set1(low - 1), over = skv_int_set1(high + 1);
+    SKV_UNROLL for (int i = 0; i < SKV_GROUP; i += SKV_LANES) {
+        const skv_int code = skv_code(skv_load(scores + j + i));
+        const skv_int inside = skv_int_and(skv_int_gt(code, under), skv_int_gt(over, code));
+        found |= (uint32_t)skv_mask_bits(inside) << i;
+    }
+    return found;
+}
+
+/* The codes low .. high that are in question, and which of their scores is searched: the rest-th
+ * highest. */
 typedef struct skv_range {
     int32_t low, high;
     size_t rest;
 } skv_range;
 
-/* Narrows a range to one code, or to one from which on all its scores are among the first. Each
- * round counts the codes in question in 512 equal bins and goes on with the bin that holds the one
- * searched: at most 4 rounds for 32 bits. */
+/* Narrows a range to one code, or to one whose scores are all among the first. Each round counts
+ * the codes in question in 512 equal bins and goes on with the bin that holds the one searched: at
+ * most 4 rounds for 32 bits. */
 static inline skv_range skv_narrow(const float *scores, size_t n, skv_range range) {
     while (range.low < range.high) {
         uint32_t count[SKV_BINS];
@@ -1584,12 +1591,11 @@ static inline skv_range skv_narrow(const float *scores, size_t n, skv_range rang
             shift++;
         }
         memset(count, 0, sizeof count);
-        for (size_t j = 0; j < n; j += SKV_LANES) {
-            unsigned mask = skv_codes_in(scores, n, j, range.low, range.high);
-            for (size_t i = j; mask; i++, mask >>= 1) {
-                if (mask & 1) {
-                    count[((uint32_t)skv_code_at(scores, i) - low) >> shift]++;
-                }
+        for (size_t j = 0; j < n; j += SKV_GROUP) {
+            uint32_t found = skv_codes_in(scores, n, j, range.low, range.high);
+            for (; found; found &= found - 1) {
+                const int32_t code = skv_code_at(scores, j + SKV_LOWEST_BIT(found));
+                count[((uint32_t)code - low) >> shift]++;
             }
         }
         uint32_t bin = width >> shift;
@@ -1597,10 +1603,10 @@ static inline skv_range skv_narrow(const float *scores, size_t n, skv_range rang
             range.rest -= count[bin];
             bin--;
         }
-        const uint32_t bin_low = low + (bin << shift), bin_last = ((uint32_t)1 << shift) - 1;
+        const uint32_t bin_low = low + (bin << shift), bin_width = ((uint32_t)1 << shift) - 1;
         range.low = (int32_t)bin_low;
-        if ((uint32_t)range.high - bin_low > bin_last) {
-            range.high = (int32_t)(bin_low + bin_last);
+        if ((uint32_t)range.high - bin_low > bin_width) {
+            range.high = (int32_t)(bin_low + bin_width);
         }
         if (count[bin] == range.rest) { /* the whole bin */
             break;
@@ -1609,48 +1615,54 @@ static inline skv_range skv_narrow(const float *scores, size_t n, skv_range rang
     return range;
 }
 
-SKV_INLINE size_t skv_count_bits(unsigned mask) {
-    size_t n = 0;
-    for (; mask; mask &= mask - 1) {
-        n++;
-    }
-    return n;
-}
-
-/* Takes a guess at the range from every (n / 1024)-th score, and keeps what one count over all
- * scores confirms of it: below, above or inside, each is a narrower range. Usually a few thousand
- * scores are left, and the rounds above pass over the others a vector at a time. */
+/* Guesses a narrower range from every (n / 1024)-th score, and takes what one count over all scores
+ * confirms: the one searched lies above the guess, inside or below. Usually a few thousand scores
+ * are left, which the rounds above find among the others 32 at a time. */
 static inline skv_range skv_guess(const float *scores, size_t n, skv_range range) {
     float sample[SKV_SAMPLES];
     const size_t step = n / SKV_SAMPLES;
     for (size_t i = 0; i < SKV_SAMPLES; i++) {
         sample[i] = scores[i * step];
     }
-    const size_t rank = range.rest / step; /* about; its deviation is below its root */
-    size_t slack = SKV_SAMPLE_SLACK;
-    while (slack * slack < SKV_SAMPLE_SLACK * SKV_SAMPLE_SLACK * rank) {
+    const size_t rank = range.rest / step; /* about: the deviation is below its root */
+    size_t slack = SKV_SLACK;
+    while (slack * slack < SKV_SLACK * SKV_SLACK * rank) {
         slack++;
     }
-    skv_range high = range, low = range;
-    high.rest = rank > slack ? rank - slack : 1;
-    low.rest = skv_size_min(rank + slack + 1, SKV_SAMPLES);
-    high = skv_narrow(sample, SKV_SAMPLES, high);
-    low = skv_narrow(sample, SKV_SAMPLES, low);
-    size_t above = 0, inside = 0;
-    for (size_t j = 0; j < n; j += SKV_LANES) {
-        above += skv_count_bits(skv_codes_in(scores, n, j, high.high, range.high));
-        inside += skv_count_bits(skv_codes_in(scores, n, j, low.low, range.high));
+    skv_range top = range, bottom = range;
+    top.rest = rank > slack ? rank - slack : 1;
+    bottom.rest = skv_size_min(rank + slack, SKV_SAMPLES);
+    const int32_t high = skv_narrow(sample, SKV_SAMPLES, top).high;
+    const int32_t low = skv_narrow(sample, SKV_SAMPLES, bottom).low;
+    const skv_int over = skv_int_set1(high), under = skv_int_set1(low - 1);
+    skv_int n_over = skv_int_set1(0), n_under = n_over; /* counted down: a mask lane is -1 */
+    const size_t whole = n - n % SKV_LANES;
+    for (size_t j = 0; j < whole; j += SKV_LANES) {
+        const skv_int code = skv_code(skv_load(scores + j));
+        n_over = skv_int_add(n_over, skv_int_gt(code, over));
+        n_under = skv_int_add(n_under, skv_int_gt(code, under));
     }
-    inside -= above;
+    int32_t lanes[2][SKV_LANES];
+    size_t above = 0, not_below = 0;
+    skv_int_store(lanes[0], n_over);
+    skv_int_store(lanes[1], n_under);
+    for (int i = 0; i < SKV_LANES; i++) {
+        above -= (size_t)lanes[0][i];
+        not_below -= (size_t)lanes[1][i];
+    }
+    for (size_t j = whole; j < n; j++) {
+        above += skv_code_at(scores, j) > high;
+        not_below += skv_code_at(scores, j) >= low;
+    }
     if (range.rest <= above) {
-        range.low = high.high;
-    } else if (range.rest <= above + inside) {
-        range.low = low.low;
-        range.high = high.high - 1;
+        range.low = high + 1;
+    } else if (range.rest <= not_below) {
+        range.low = low;
+        range.high = high;
         range.rest -= above;
     } else {
-        range.high = low.low - 1;
-        range.rest -= above + inside;
+        range.high = low - 1;
+        range.rest -= not_below;
     }
     return range;
 }
@@ -1692,32 +1704,25 @@ static inline void skv_sort_by_score(const float *scores, int32_t *indices, size
 }
 
 /* The k best of n finite scores, 1 <= k <= n, as positions offset by `base`. */
-static inline void skv_pick_top(const float *scores, size_t n, size_t k, int32_t lowest,
-                                int32_t highest, snapkv_order order, size_t base,
-                                int32_t *indices) {
-    skv_range range;
-    range.low = lowest;
-    range.high = highest;
+static inline void skv_pick_top(const float *scores, size_t n, size_t k, snapkv_order order,
+                                size_t base, int32_t *indices) {
+    skv_range range = {-0x7F7FFFFF, 0x7F7FFFFF, 0};
     range.rest = k;
-    if (n / SKV_SAMPLES >= 16) { /* where a pass over all costs more than one over the sample */
+    if (n / SKV_SAMPLES >= 16) { /* where a pass over all costs more than those over the sample */
         range = skv_guess(scores, n, range);
     }
     range = skv_narrow(scores, n, range);
-    /* Everything from range.low up, but of that very code, if the range is one, only the first. */
-    size_t n_found = 0, n_last = range.low < range.high ? n : range.rest;
-    for (size_t j = 0; n_found < k; j += SKV_LANES) {
-        unsigned mask = skv_codes_in(scores, n, j, range.low, highest);
-        for (size_t i = j; mask; i++, mask >>= 1) {
-            if (!(mask & 1)) {
-                continue;
+    /* All from range.low up, but where that is one code, of its scores only the first. */
+    size_t n_found = 0, n_tied = range.low < range.high ? n : range.rest;
+    for (size_t j = 0; n_found < k; j += SKV_GROUP) {
+        uint32_t found = skv_codes_in(scores, n, j, range.low, 0x7F7FFFFF);
+        for (; found; found &= found - 1) {
+            const size_t i = j + SKV_LOWEST_BIT(found);
+            const int is_tied = skv_code_at(scores, i) == range.low;
+            if (n_tied > 0 || !is_tied) {
+                indices[n_found++] = (int32_t)i;
+                n_tied -= (size_t)is_tied;
             }
-            if (skv_code_at(scores, i) == range.low) {
-                if (n_last == 0) {
-                    continue;
-                }
-                n_last--;
-            }
-            indices[n_found++] = (int32_t)i;
         }
     }
     if (order == SNAPKV_BY_SCORE) {
@@ -2111,13 +2116,11 @@ static inline snapkv_status skv_select_set(const snapkv_config *config, const sn
         }
         const size_t n_sink = config->n_sink;
         const size_t n_best = config->capacity - config->window - n_sink;
-        int32_t lowest, highest;
         for (size_t i = 0; i < n_sink; i++) {
             kept[i] = (int32_t)i;
         }
-        skv_code_range(scan.scores + n_sink, prefix - n_sink, &lowest, &highest);
-        skv_pick_top(scan.scores + n_sink, prefix - n_sink, n_best, lowest, highest, config->order,
-                     n_sink, kept + n_sink);
+        skv_pick_top(scan.scores + n_sink, prefix - n_sink, n_best, config->order, n_sink,
+                     kept + n_sink);
         for (size_t i = 0; i < config->window; i++) {
             kept[n_sink + n_best + i] = (int32_t)(prefix + i);
         }
@@ -2245,7 +2248,6 @@ SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_l
 
 SNAPKV_API snapkv_status snapkv_pool(const float *votes, size_t n, size_t kernel_size,
                                      snapkv_pooling pooling, float *scores) {
-    int32_t lowest, highest;
     if (!votes || !scores) {
         return SNAPKV_ERROR_NULL;
     }
@@ -2261,7 +2263,7 @@ SNAPKV_API snapkv_status snapkv_pool(const float *votes, size_t n, size_t kernel
     if (skv_overlap(votes, n * sizeof *votes, scores, n * sizeof *scores)) {
         return SNAPKV_ERROR_ALIAS;
     }
-    if (!skv_code_range(votes, n, &lowest, &highest)) {
+    if (!skv_all_finite(votes, n)) {
         return SNAPKV_ERROR_NOT_FINITE;
     }
     for (size_t j = 0; j < n; j += SKV_LANES) {
@@ -2272,7 +2274,6 @@ SNAPKV_API snapkv_status snapkv_pool(const float *votes, size_t n, size_t kernel
 
 SNAPKV_API snapkv_status snapkv_top_k(const float *scores, size_t n, size_t k, snapkv_order order,
                                       int32_t *indices) {
-    int32_t lowest, highest;
     if (!scores || !indices) {
         return SNAPKV_ERROR_NULL;
     }
@@ -2285,11 +2286,11 @@ SNAPKV_API snapkv_status snapkv_top_k(const float *scores, size_t n, size_t k, s
     if (skv_overlap(scores, n * sizeof *scores, indices, k * sizeof *indices)) {
         return SNAPKV_ERROR_ALIAS;
     }
-    if (!skv_code_range(scores, n, &lowest, &highest)) {
+    if (!skv_all_finite(scores, n)) {
         return SNAPKV_ERROR_NOT_FINITE;
     }
     if (k > 0) {
-        skv_pick_top(scores, n, k, lowest, highest, order, 0, indices);
+        skv_pick_top(scores, n, k, order, 0, indices);
     }
     return SNAPKV_OK;
 }
@@ -2584,6 +2585,7 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #undef SKV_NOINLINE
 #undef SKV_UNROLL
 #undef SKV_EACH
+#undef SKV_LOWEST_BIT
 #undef SKV_PREFETCH
 #undef SKV_LANES
 #undef SKV_TILE_KEYS
