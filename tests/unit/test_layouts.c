@@ -98,6 +98,29 @@ static void test_paged_layouts(void **state) {
     problem_free(&p);
 }
 
+/* A block larger than the prompt, than 32 bits, than half the address space: all of it is block
+ * number table[0], and nothing is multiplied with that size. */
+static void test_blocks_larger_than_any_prompt(void **state) {
+    (void)state;
+    const size_t sizes[] = {113,     65536, UINT32_MAX, (size_t)UINT32_MAX + 1, SIZE_MAX / 4 + 9,
+                            SIZE_MAX};
+    static const int32_t table[1] = {0};
+    problem p = random_problem(7, 113, 12);
+    answers expected = solve(&p);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        if (sizes[i] < 113) {
+            continue; /* what 32 bits make of 2^32 */
+        }
+        p.layer.keys.block_table = table;
+        p.layer.keys.block_rows = sizes[i];
+        p.layer.queries.block_table = table;
+        p.layer.queries.block_rows = sizes[i];
+        check_same(&p, &expected);
+    }
+    free_answers(&expected);
+    problem_free(&p);
+}
+
 /* Queries may lie in one way, keys in another. */
 static void test_queries_and_keys_packed_differently(void **state) {
     (void)state;
@@ -149,6 +172,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contiguous_layouts),
         cmocka_unit_test(test_paged_layouts),
+        cmocka_unit_test(test_blocks_larger_than_any_prompt),
         cmocka_unit_test(test_queries_and_keys_packed_differently),
         cmocka_unit_test(test_head_stride_of_a_single_head),
     };

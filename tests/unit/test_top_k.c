@@ -127,6 +127,44 @@ static void test_long(void **state) {
     free(scores);
 }
 
+/* Scores laid out against a look at every n-th of them: those say nothing about the others, or all
+ * of them are among the best, or among the rest. */
+static void test_misleading_samples(void **state) {
+    (void)state;
+    static const size_t steps[] = {16, 17, 19, 20, 32, 48, 64, 97, 128};
+    splitmix random = {12};
+    const size_t n = 20000;
+    float *scores = new_array(n, sizeof(float));
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        for (size_t kind = 0; kind < 4; kind++) {
+            for (size_t j = 0; j < n; j++) {
+                float noise = kind % 2 ? splitmix_float(&random, 1) : 0;
+                scores[j] = (j % steps[i] == 0) == (kind / 2 == 0) ? 2 + noise : noise;
+            }
+            check_top_k(scores, n, n / steps[i] - 1, GUARD_AFTER);
+            check_top_k(scores, n, n / steps[i] + 2, GUARD_AFTER);
+            check_top_k(scores, n, n - n / steps[i] - 2, GUARD_AFTER);
+            check_top_k(scores, n, n - n / steps[i] + 1, GUARD_AFTER);
+            check_top_k(scores, n, splitmix_between(&random, 1, n), GUARD_AFTER);
+        }
+    }
+    free(scores);
+}
+
+static void test_overlap(void **state) {
+    (void)state;
+    guard memory = guard_new(12 * sizeof(float), GUARD_AFTER);
+    float *scores = (float *)(void *)memory.data;
+    int32_t *indices = (int32_t *)(void *)memory.data;
+    assert_status(snapkv_top_k(scores, 8, 4, SNAPKV_BY_SCORE, indices), SNAPKV_ERROR_ALIAS);
+    assert_status(snapkv_top_k(scores, 8, 4, SNAPKV_BY_SCORE, indices + 7), SNAPKV_ERROR_ALIAS);
+    assert_status(snapkv_top_k(scores + 3, 8, 4, SNAPKV_BY_SCORE, indices), SNAPKV_ERROR_ALIAS);
+    guard_check_untouched(&memory);
+    assert_ok(snapkv_top_k(scores, 8, 4, SNAPKV_BY_SCORE, indices + 8));
+    assert_true(indices[8] == 0 && indices[11] == 3);
+    guard_free(&memory);
+}
+
 static void test_errors_write_nothing(void **state) {
     (void)state;
     const float scores[4] = {1, 2, 3, 4};
@@ -173,6 +211,8 @@ int main(void) {
         cmocka_unit_test(test_zeros_of_both_signs_tie),
         cmocka_unit_test(test_every_magnitude),
         cmocka_unit_test(test_long),
+        cmocka_unit_test(test_misleading_samples),
+        cmocka_unit_test(test_overlap),
         cmocka_unit_test(test_errors_write_nothing),
         cmocka_unit_test(test_not_finite_anywhere),
     };
