@@ -1237,13 +1237,12 @@ static inline void skv_logits(const skv_scan *scan, size_t head, const skv_keys 
 
 /* ---- Softmax --------------------------------------------------------------------------------- */
 
-/* Which lanes see key j: first <= j <= position. */
-SKV_INLINE skv_int skv_visible(const skv_scan *scan, size_t lane, size_t j) {
-    const skv_int key = skv_int_set1((int32_t)j);
-    const skv_int seen = skv_int_gt(skv_int_load(scan->position + lane),
-                                    skv_int_sub(key, skv_int_set1(1)));
-    const skv_int early = skv_int_gt(skv_int_load(scan->first + lane), key);
-    return skv_int_and(seen, skv_int_xor(early, skv_int_set1(-1)));
+/* Which lanes see key k of a tile: first <= j <= position. Rows behind the last key nobody sees. */
+SKV_INLINE skv_int skv_visible(const skv_scan *scan, const skv_keys *keys, size_t lane, size_t k) {
+    const skv_int j = skv_int_set1(k < keys->count ? (int32_t)(keys->first + k) : INT32_MAX);
+    const skv_int late = skv_int_gt(j, skv_int_load(scan->position + lane));
+    const skv_int early = skv_int_gt(skv_int_load(scan->first + lane), j);
+    return skv_int_and(skv_int_xor(late, skv_int_set1(-1)), skv_int_xor(early, skv_int_set1(-1)));
 }
 
 /* Soft cap, ALiBi and mask on the dot products of one vector of queries. A logit that is not seen
@@ -1255,17 +1254,16 @@ static inline skv_int skv_shape_logits(const skv_scan *scan, size_t head, const 
     const skv_vec cap = skv_set1(layer->softcap);
     const skv_vec slope = skv_set1(slopes ? slopes[scan->first_head + head] : 0.0f);
     skv_int worst = skv_int_set1(0);
-    for (size_t k = 0; k < keys->count; k++) {
-        float *p = logits + k * scan->plan.n_lanes + lane;
-        const size_t j = keys->first + k;
-        const skv_int seen = skv_visible(scan, lane, j);
+    for (size_t k = 0; k < SKV_TILE; k++) {
+        float *p = logits + k * scan->plan.n_lanes;
+        const skv_int seen = skv_visible(scan, keys, lane, k);
         skv_vec logit = skv_load(p);
         worst = skv_int_max(worst, skv_int_and(skv_magnitude(logit), seen));
         if (layer->softcap != 0.0f) {
             logit = skv_mul(cap, skv_tanh(skv_div(logit, cap)));
         }
         if (slopes) {
-            const skv_int distance = skv_int_sub(skv_int_set1((int32_t)j),
+            const skv_int distance = skv_int_sub(skv_int_set1((int32_t)(keys->first + k)),
                                                  skv_int_load(scan->position + lane));
             logit = skv_fma(slope, skv_to_float(distance), logit);
         }
@@ -1275,56 +1273,65 @@ static inline skv_int skv_shape_logits(const skv_scan *scan, size_t head, const 
     return worst;
 }
 
-/* One softmax step of one head over a tile: logits become weights exp(logit - m) with the running
- * maximum m, and m and the running sum go on. Returns whether a logit that is seen isn't finite. */
+/* One softmax step of one vector of queries over a tile: logits become weights exp(logit - m) with
+ * the running maximum m, and m and the running sum go on. Returns the largest magnitude of a logit.
+ * is_shaped, a constant: not all is plainly visible dot products. */
+SKV_INLINE skv_int skv_softmax_lanes(const skv_scan *scan, size_t head, const skv_keys *keys,
+                                     size_t lane, float *tile, float *running_max,
+                                     float *running_sum, const int is_shaped) {
+    const size_t n_lanes = scan->plan.n_lanes;
+    const skv_vec old = skv_load(running_max);
+    skv_vec max = old, sum = skv_set1(0.0f);
+    skv_int worst = skv_int_set1(0);
+    if (is_shaped) {
+        worst = skv_shape_logits(scan, head, keys, lane, tile);
+    }
+    for (size_t k = 0; k < SKV_TILE; k += SKV_BATCH) {
+        SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
+            const skv_vec logit = skv_load(tile + (k + i) * n_lanes);
+            if (!is_shaped) {
+                worst = skv_int_max(worst, skv_magnitude(logit));
+            }
+            max = skv_max(logit, max);
+        }
+    }
+    for (size_t k = 0; k < SKV_TILE; k += SKV_BATCH) {
+        skv_vec weight[SKV_BATCH];
+        SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
+            weight[i] = skv_sub(skv_load(tile + (k + i) * n_lanes), max);
+        }
+        skv_exp_each(weight, SKV_BATCH);
+        SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
+            if (is_shaped) {
+                const skv_int seen = skv_visible(scan, keys, lane, k + i);
+                weight[i] = skv_select(seen, weight[i], skv_set1(0.0f));
+            }
+            skv_store(tile + (k + i) * n_lanes, weight[i]);
+            sum = skv_add(sum, weight[i]);
+        }
+    }
+    skv_store(running_max, max);
+    skv_store(running_sum, skv_fma(skv_load(running_sum), skv_exp(skv_sub(old, max)), sum));
+    return worst;
+}
+
+/* The same for all queries of one head. Returns whether a logit that is seen isn't finite. */
 static inline int skv_softmax_tile(const skv_scan *scan, size_t head, const skv_keys *keys,
                                    float *tile, float *running_max, float *running_sum) {
     const snapkv_layer *layer = scan->layer;
-    const size_t n_queries = scan->plan.n_queries, n_lanes = scan->plan.n_lanes;
+    const size_t n_queries = scan->plan.n_queries;
     int32_t first_query, last_first;
     memcpy(&first_query, scan->position, sizeof first_query);
     memcpy(&last_first, scan->first + n_queries - 1, sizeof last_first);
-    const int masked = keys->first + keys->count > (size_t)first_query + 1 ||
-                       keys->first < (size_t)last_first;
-    const int shaped = masked || layer->softcap != 0.0f || layer->alibi_slopes != NULL;
+    const int is_masked = keys->count < SKV_TILE || keys->first < (size_t)last_first ||
+                          keys->first + SKV_TILE > (size_t)first_query + 1;
+    const int is_shaped = is_masked || layer->softcap != 0.0f || layer->alibi_slopes != NULL;
     skv_int worst = skv_int_set1(0);
     for (size_t lane = 0; lane < n_queries; lane += SKV_LANES) {
-        const skv_vec old = skv_load(running_max + lane);
-        skv_vec max = old;
-        skv_vec sum = skv_set1(0.0f);
-        float *p = tile + lane;
-        if (shaped) {
-            worst = skv_int_max(worst, skv_shape_logits(scan, head, keys, lane, tile));
-            for (size_t k = 0; k < keys->count; k++) {
-                max = skv_max(skv_load(p + k * n_lanes), max);
-            }
-        } else {
-            for (size_t k = 0; k < keys->count; k++) {
-                const skv_vec logit = skv_load(p + k * n_lanes);
-                worst = skv_int_max(worst, skv_magnitude(logit));
-                max = skv_max(logit, max);
-            }
-        }
-        for (size_t k = 0; k < keys->count; k += SKV_BATCH) {
-            skv_vec weight[SKV_BATCH];
-            SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
-                weight[i] = skv_sub(skv_load(p + (k + i) * n_lanes), max);
-            }
-            skv_exp_each(weight, SKV_BATCH);
-            SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
-                if (shaped) {
-                    const skv_int seen = skv_visible(scan, lane, keys->first + k + i);
-                    weight[i] = skv_select(seen, weight[i], skv_set1(0.0f));
-                }
-                if (k + i < keys->count) {
-                    skv_store(p + (k + i) * n_lanes, weight[i]);
-                    sum = skv_add(sum, weight[i]);
-                }
-            }
-        }
-        const skv_vec correction = skv_exp(skv_sub(old, max));
-        skv_store(running_max + lane, max);
-        skv_store(running_sum + lane, skv_fma(skv_load(running_sum + lane), correction, sum));
+        float *p = tile + lane, *max = running_max + lane, *sum = running_sum + lane;
+        worst = skv_int_max(
+            worst, is_shaped ? skv_softmax_lanes(scan, head, keys, lane, p, max, sum, 1)
+                             : skv_softmax_lanes(scan, head, keys, lane, p, max, sum, 0));
     }
     return skv_any_not_finite(worst);
 }
