@@ -9,79 +9,15 @@
  * it right; v2 and v3 must be read from the kept positions.
  *
  * --check runs fewer prompts and compares the figures with what the project promises. */
-#include <errno.h>
 #include <time.h>
 
+#include "arguments.h"
 #include "llama.h"
-
-/* ---- the task ------------------------------------------------------------------------------- */
-
-enum {
-    LENGTH = 1024, /* tokens of a prompt, QUERY key included */
-    N_FACTS = 16,
-    N_VALUES = 3, /* values of a fact */
-    BOS = 0,
-    QUERY = 1,
-    FIRST_KEY = 2,
-    N_KEYS = 32,
-    FIRST_VALUE = 34,
-    N_VALUE_TOKENS = 16,
-    FIRST_FILLER = 50,
-    N_FILLER = 46,
-    VOCABULARY = 96,
-    WINDOW = 16,
-    FIRST_KEPT = 4 /* what "first 4 + last" pins */
-};
-
-/* splitmix64: the same prompts on every machine. */
-static uint64_t random_bits(uint64_t *state) {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-static size_t random_below(uint64_t *state, size_t n) {
-    return (size_t)(((random_bits(state) >> 32) * (uint64_t)n) >> 32);
-}
-
-/* `k` of 0..n-1, ascending, every choice equally likely. */
-static void random_choice(uint64_t *state, size_t n, size_t k, int32_t *chosen) {
-    size_t taken = 0;
-    for (size_t i = 0; i < n && taken < k; i++)
-        if (random_below(state, n - i) < k - taken)
-            chosen[taken++] = (int32_t)i;
-}
-
-static void make_prompt(uint64_t *state, int32_t *tokens, int32_t *answer) {
-    int32_t keys[N_KEYS], unit[N_FACTS];
-    for (size_t i = 0; i < LENGTH; i++)
-        tokens[i] = FIRST_FILLER + (int32_t)random_below(state, N_FILLER);
-    tokens[0] = BOS;
-    for (size_t i = 0; i < N_KEYS; i++)
-        keys[i] = FIRST_KEY + (int32_t)i;
-    for (size_t i = 0; i < N_FACTS; i++) {
-        const size_t other = i + random_below(state, N_KEYS - i);
-        const int32_t key = keys[other];
-        keys[other] = keys[i];
-        keys[i] = key;
-    }
-    /* Between BOS and QUERY key, a fact counts as one unit among the noise tokens. */
-    random_choice(state, LENGTH - 3 - N_FACTS * N_VALUES, N_FACTS, unit);
-    const size_t asked = random_below(state, N_FACTS);
-    for (size_t i = 0; i < N_FACTS; i++) {
-        int32_t *const fact = tokens + 1 + (size_t)unit[i] + i * N_VALUES;
-        fact[0] = keys[i];
-        for (size_t v = 0; v < N_VALUES; v++)
-            fact[1 + v] = FIRST_VALUE + (int32_t)random_below(state, N_VALUE_TOKENS);
-        if (i == asked)
-            memcpy(answer, fact + 1, N_VALUES * sizeof *answer);
-    }
-    tokens[LENGTH - 2] = QUERY;
-    tokens[LENGTH - 1] = keys[asked];
-}
+#include "recall_task.h"
 
 /* ---- the ways to cut a cache ---------------------------------------------------------------- */
+
+enum { WINDOW = 16, FIRST_KEPT = 4 /* what "first 4 + last" pins */ };
 
 typedef enum way { FULL, SNAPKV, LAST, FIRST_AND_LAST, RANDOM } way;
 
@@ -565,16 +501,6 @@ typedef struct options {
     uint64_t seed;
     int check, help;
 } options;
-
-/* A whole number up to `most`. False: `text` is none. */
-static int read_number(const char *text, unsigned long most, unsigned long *number) {
-    char *end;
-    if (text[0] < '0' || text[0] > '9')
-        return 0;
-    errno = 0;
-    *number = strtoul(text, &end, 10);
-    return errno == 0 && *end == '\0' && *number <= most;
-}
 
 /* Returns NULL, or the argument that is wrong. */
 static const char *read_options(options *o, int argc, char **argv) {
