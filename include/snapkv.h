@@ -454,6 +454,15 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #define SKV_UNROLL
 #endif
 
+/* -ffreestanding turns fmaf and sqrtf into calls even where they are instructions. */
+#if defined(__GNUC__) || defined(__clang__)
+#define SKV_FMAF(a, b, c) __builtin_fmaf(a, b, c)
+#define SKV_SQRTF(a)      __builtin_sqrtf(a)
+#else
+#define SKV_FMAF(a, b, c) fmaf(a, b, c)
+#define SKV_SQRTF(a)      sqrtf(a)
+#endif
+
 /* Of a mask that is not 0. */
 #if defined(__GNUC__) || defined(__clang__)
 #define SKV_LOWEST_BIT(mask) ((size_t)__builtin_ctz(mask))
@@ -480,7 +489,9 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
  * SKV_LANES       floats of a native vector
  * SKV_TILE_KEYS   the register tile of the logits: keys x native vectors of queries. Keys times
  * SKV_TILE_VECS   vectors are the accumulators: enough to hide the latency of the multiply-adds
- *                 (2 a cycle, 4 cycles: 8), with registers left for the queries and one key. */
+ *                 (2 a cycle, 4 cycles: 8), with registers left for the queries and one key.
+ * SKV_BATCH       vectors whose exp is computed abreast; the scalar path, whose vectors are 4 chains
+ *                 already, keeps its code small (3 KiB on a Cortex-M4F). */
 
 #if SNAPKV_ISA == SNAPKV_ISA_AVX512
 #if !SKV_HAS_AVX512
@@ -491,6 +502,7 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
 #define SKV_LANES       16
 #define SKV_TILE_KEYS   12 /* 24 accumulators + 2 queries + 1 key of 32 registers */
 #define SKV_TILE_VECS   2
+#define SKV_BATCH       4
 
 #elif SNAPKV_ISA == SNAPKV_ISA_AVX2
 #if !SKV_HAS_AVX2
@@ -501,6 +513,7 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
 #define SKV_LANES       8
 #define SKV_TILE_KEYS   6 /* 12 accumulators + 2 queries + 1 key of 16 registers */
 #define SKV_TILE_VECS   2
+#define SKV_BATCH       4
 
 #elif SNAPKV_ISA == SNAPKV_ISA_NEON
 #if !SKV_HAS_NEON
@@ -511,12 +524,14 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
 #define SKV_LANES       4
 #define SKV_TILE_KEYS   6 /* 24 accumulators + 4 queries + 1 key of 32 registers */
 #define SKV_TILE_VECS   4
+#define SKV_BATCH       4
 
 #elif SNAPKV_ISA == SNAPKV_ISA_SCALAR
 #define SNAPKV_ISA_NAME "scalar"
 #define SKV_LANES       4
 #define SKV_TILE_KEYS   4
 #define SKV_TILE_VECS   1
+#define SKV_BATCH       1
 
 #else
 #error "SNAPKV_ISA is none of SNAPKV_ISA_SCALAR, _AVX2, _AVX512, _NEON"
@@ -703,7 +718,7 @@ typedef struct skv_int { int32_t lane[SKV_LANES]; } skv_int;
 
 /* Without fused multiply-add the two roundings are this path's own: the compiler may fuse them. */
 #if SNAPKV_SCALAR_FMA
-#define SKV_FMA1(a, b, c) fmaf(a, b, c)
+#define SKV_FMA1(a, b, c) SKV_FMAF(a, b, c)
 #else
 #define SKV_FMA1(a, b, c) ((a) * (b) + (c))
 #endif
@@ -817,7 +832,6 @@ enum {
     SKV_BLOCK = 16,  /* queries whose weights skv_sum_block adds: the widest native vector */
     SKV_TILE = 48,   /* keys of one softmax step: a multiple of every register tile, and a tile of
                         logits (6 KiB at W 32) and of keys (24 KiB at D 128) stays near in cache */
-    SKV_BATCH = 4, /* vectors whose exp is computed abreast */
     SKV_PARTS = SKV_BLOCK / SKV_LANES
 };
 
@@ -925,10 +939,11 @@ SKV_INLINE size_t skv_row_bytes(const snapkv_rows *rows, size_t head_dim) {
 SKV_INLINE const char *skv_row(const snapkv_rows *rows, size_t head, size_t position) {
     const char *base = (const char *)rows->data;
     if (rows->block_table) {
-        /* Positions fit in 32 bits, whose division is several times cheaper. */
-        const uint32_t block = (uint32_t)position / (uint32_t)rows->block_rows;
+        /* Positions fit in 31 bits, and a division of 32 is several times cheaper than one of 64. */
+        const uint32_t block_rows = (uint32_t)skv_size_min(rows->block_rows, UINT32_MAX);
+        const uint32_t block = (uint32_t)position / block_rows;
         base += (size_t)rows->block_table[block] * rows->block_stride;
-        position -= block * rows->block_rows;
+        position -= (size_t)block * block_rows;
     }
     return base + (head ? head * rows->head_stride : 0) + position * rows->row_stride;
 }
@@ -1068,7 +1083,7 @@ static inline void skv_pack_queries(skv_scan *scan, const snapkv_rows *rows, siz
                                     size_t first_position) {
     const snapkv_layer *layer = scan->layer;
     const size_t head_dim = layer->head_dim, n_lanes = scan->plan.n_lanes;
-    const float scale = layer->scale != 0.0f ? layer->scale : 1.0f / sqrtf((float)head_dim);
+    const float scale = layer->scale != 0.0f ? layer->scale : 1.0f / SKV_SQRTF((float)head_dim);
     float *row = scan->key_rows; /* free until the first tile */
     memset(scan->queries, 0, scan->plan.n_heads * n_lanes * head_dim * sizeof(float));
     for (size_t head = 0; head < scan->plan.n_heads; head++) {
@@ -2592,11 +2607,14 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #undef SKV_NOINLINE
 #undef SKV_UNROLL
 #undef SKV_EACH
+#undef SKV_FMAF
+#undef SKV_SQRTF
 #undef SKV_LOWEST_BIT
 #undef SKV_PREFETCH
 #undef SKV_LANES
 #undef SKV_TILE_KEYS
 #undef SKV_TILE_VECS
+#undef SKV_BATCH
 #undef SKV_FMA1
 #undef SKV_MAP
 #undef SKV_LOWEST
