@@ -57,8 +57,12 @@ $(B)/unit/$(1)/%: tests/unit/test_%.c $(SUPPORT:%=$(B)/support/$(1)/%) $(SUPPORT
 endef
 $(foreach b,$(BUILDS),$(eval $(call unit_rule,$b)))
 
-check: $(UNIT_BINS) $(B)/recall $(B)/accuracy $(B)/make_vectors ## install cmocka if it is missing, then run every test
-	@tests/run.sh $(foreach c,$(CHECKS),'$c') 'recall=$(B)/recall --check'
+check: $(UNIT_BINS) $(B)/recall $(B)/accuracy $(B)/make_vectors $(B)/quickstart $(B)/worked_example ## install cmocka if it is missing, then run every test
+	@tests/run.sh $(CHECKS) 'recall=$(B)/recall --check'
+
+check-all: ## check, then the long ones: fuzzing, sanitizers, scale; up to an hour
+	@status=0; $(MAKE) --no-print-directory check || status=1; \
+	tests/run.sh $(LONG_CHECKS) || status=1; exit $$status
 
 $(B)/cmocka.ok: | $(B)
 	@CC='$(CC)' sh tests/need_cmocka.sh
@@ -79,11 +83,44 @@ vectors: $(B)/make_vectors ## write tests/vectors/vectors.txt anew from the scal
 $(B)/accuracy: tests/parity/accuracy.c $(H) | $(B)
 	$(CC) $(BASE) $(CFLAGS) $(NATIVE) -o $@ $< -lm
 
+# ---- fuzzing -------------------------------------------------------------------------------
+
+# libFuzzer is clang's. The targets and the library are instrumented; what judges the answers is not.
+CLANG         ?= clang
+FUZZ_SECONDS  ?= 600
+FUZZ_FLAGS    := -std=c99 $(WARN) -g -Iinclude -Itests/support -Itests/fuzz
+FUZZ_SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all
+FUZZ_H        := $(wildcard tests/fuzz/*.h) $(SUPPORT_H) $(H)
+FUZZ_PLAIN    := judge $(patsubst tests/support/%.c,%,$(wildcard tests/support/*.c))
+FUZZ_native   := $(NATIVE)
+FUZZ_scalar   := $(NATIVE) -DSNAPKV_ISA=SNAPKV_ISA_SCALAR -DSNAPKV_SCALAR_FMA=1
+FUZZ_RUNS     := layer/native layer/scalar cursor/native
+fuzz_checks    = $(foreach r,$(FUZZ_RUNS),'fuzz/$r=tests/fuzz/fuzz.sh $(subst /, ,$r) $(1)')
+
+define fuzz_rules
+$(FUZZ_PLAIN:%=$(B)/fuzz/$(1)/%.o): $(B)/fuzz/$(1)/%.o: $(FUZZ_H) | $(B)/cmocka.ok
+	@mkdir -p $$(@D)
+	$(CLANG) $(FUZZ_FLAGS) $(FUZZ_$(1)) -O2 -c -o $$@ $$(firstword $$(wildcard tests/fuzz/$$*.c tests/support/$$*.c))
+
+$(B)/fuzz/$(1)/fuzz_%: tests/fuzz/fuzz_%.c tests/fuzz/blocks.c $(FUZZ_H) $(FUZZ_PLAIN:%=$(B)/fuzz/$(1)/%.o)
+	$(CLANG) $(FUZZ_FLAGS) $(FUZZ_$(1)) -O1 -fsanitize=fuzzer $(FUZZ_SANITIZE) -o $$@ $$< \
+	    $$(if $$(filter layer,$$*),tests/fuzz/blocks.c) $(FUZZ_PLAIN:%=$(B)/fuzz/$(1)/%.o) -lcmocka -lm
+endef
+$(foreach i,native scalar,$(eval $(call fuzz_rules,$i)))
+
+export CLANG
+CHECKS      += $(call fuzz_checks,20)
+LONG_CHECKS += $(call fuzz_checks,$(FUZZ_SECONDS))
+
+.PHONY: fuzz
+fuzz: ## hostile inputs against the reference, FUZZ_SECONDS=600 a target
+	@tests/run.sh $(call fuzz_checks,$(FUZZ_SECONDS))
+
 # ---- documents and the installed copy ------------------------------------------------------
 
 # The scripts compile with the same compiler and warnings.
 export CC BASE B
-CHECKS += compile/snippets=tests/compile/snippets.sh compile/installed=tests/compile/installed.sh
+CHECKS += compile/quickstart=tests/compile/quickstart.sh compile/snippets=tests/compile/snippets.sh compile/installed=tests/compile/installed.sh
 
 # ---- install -------------------------------------------------------------------------------
 
