@@ -12,7 +12,7 @@ CFLAGS ?= -O2 -g
 BASE   := -std=c99 $(WARN) -Iinclude
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples check vectors bench install uninstall clean
+.PHONY: help demo llama examples check vectors bench install uninstall clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -30,6 +30,9 @@ $(B)/%: examples/%.c $(wildcard examples/*.h) $(H) | $(B)
 demo: $(B)/recall ## the main job on the built-in model: recall against capacity, a table and a plot
 	$(B)/recall
 
+llama: $(B)/llama ## the built-in model decodes from a compressed cache; build/llama --help for your own
+	$(B)/llama
+
 # ---- tests ---------------------------------------------------------------------------------
 
 # Three builds of every unit test: what plain flags give (no fused multiply-add on x86), the scalar
@@ -40,7 +43,7 @@ FLAGS_plain  := -DSNAPKV_ISA=SNAPKV_ISA_SCALAR
 FLAGS_scalar := $(NATIVE) -DSNAPKV_ISA=SNAPKV_ISA_SCALAR -DSNAPKV_SCALAR_FMA=1
 FLAGS_native := $(NATIVE)
 SUPPORT      := $(patsubst tests/support/%.c,%.o,$(wildcard tests/support/*.c))
-SUPPORT_H    := $(wildcard tests/support/*.h)
+SUPPORT_H    := $(wildcard tests/support/*.h examples/*.h)
 UNIT_BINS    := $(foreach b,$(BUILDS),$(UNIT:%=$(B)/unit/$b/%))
 CHECKS       := $(foreach b,$(BUILDS),$(foreach u,$(UNIT),unit/$b/$u=$(B)/unit/$b/$u))
 CHECKS       += compile/symbols=tests/compile/symbols.sh
@@ -67,6 +70,9 @@ check-all: ## check, then the long ones: fuzzing, sanitizers, scale; up to an ho
 $(B)/cmocka.ok: | $(B)
 	@CC='$(CC)' sh tests/need_cmocka.sh
 	@touch $@
+
+CHECKS += llama=tests/compile/llama.sh
+check: $(B)/llama
 
 # ---- the numeric contract ------------------------------------------------------------------
 
@@ -115,6 +121,46 @@ LONG_CHECKS += $(call fuzz_checks,$(FUZZ_SECONDS))
 .PHONY: fuzz
 fuzz: ## hostile inputs against the reference, FUZZ_SECONDS=600 a target
 	@tests/run.sh $(call fuzz_checks,$(FUZZ_SECONDS))
+
+# ---- sanitizers ----------------------------------------------------------------------------
+
+# The unit tests again, each build with what watches it. The workspace counts as never written.
+GCC             ?= gcc
+SANITIZE        := gcc-native gcc-scalar clang-native clang-scalar memory-native memory-scalar
+MEMCHECK        := memcheck-scalar memcheck-avx2
+SANITIZE_native := $(NATIVE)
+SANITIZE_scalar := -DSNAPKV_ISA=SNAPKV_ISA_SCALAR
+SANITIZE_avx2   := -DSNAPKV_ISA=SNAPKV_ISA_AVX2 -mavx2 -mfma -mf16c
+SANITIZE_gcc    := $(GCC) -O1 $(FUZZ_SANITIZE)
+SANITIZE_clang  := $(CLANG) -O1 $(FUZZ_SANITIZE)
+SANITIZE_memory := $(CLANG) -O1 -fsanitize=memory -fsanitize-memory-track-origins -fno-sanitize-recover=all
+SANITIZE_memcheck := $(GCC) -O2 -DTESTS_MEMCHECK
+# valgrind takes some 30 times as long and knows no AVX-512: not what only does more of the same, nor
+# what looks at its own stack or at 16 GiB of addresses.
+MEMCHECK_UNIT   := $(filter-out random stack scale llama cases,$(UNIT))
+sanitize_checks := $(foreach s,$(SANITIZE),'sanitize/$s=tests/unit/sanitized.sh $s $(UNIT)')
+memcheck_checks := $(foreach s,$(MEMCHECK),'memcheck/$s=tests/unit/sanitized.sh $s $(MEMCHECK_UNIT)')
+
+define sanitize_rules
+$(B)/sanitize/$(1)/support/%.o: tests/support/%.c $(SUPPORT_H) $(H) | $(B)/cmocka.ok
+	@mkdir -p $$(@D)
+	$(2) $(BASE) -g $(3) -c -o $$@ $$<
+
+$(B)/sanitize/$(1)/%: tests/unit/test_%.c $(SUPPORT:%=$(B)/sanitize/$(1)/support/%) $(SUPPORT_H) $(H)
+	$(2) $(BASE) -g $(3) -DBUILD_NAME='"$(1)"' -Itests/support -o $$@ $$< \
+	    $(SUPPORT:%=$(B)/sanitize/$(1)/support/%) -lcmocka -lm
+endef
+$(foreach s,$(SANITIZE) $(MEMCHECK),$(eval $(call sanitize_rules,$s,$(SANITIZE_$(word 1,$(subst -, ,$s))),$(SANITIZE_$(word 2,$(subst -, ,$s))))))
+
+export GCC
+LONG_CHECKS += $(sanitize_checks) $(memcheck_checks)
+
+.PHONY: sanitize memcheck
+sanitize: ## the unit tests under ASan, UBSan (gcc, clang) and MSan
+	@tests/run.sh $(sanitize_checks)
+
+memcheck: ## the unit tests under valgrind, scalar and AVX2
+	@tests/run.sh $(memcheck_checks)
 
 # ---- documents and the installed copy ------------------------------------------------------
 

@@ -1,0 +1,242 @@
+#!/bin/sh
+# The llama example as a program: what must hold of its output, and an error with a reason for every
+# bad argument and file. Small checkpoints and tokenizers are made here, with the weights of the
+# recall model for numbers. The bad files are read by a build under the sanitizers, where there is
+# one.
+set -u
+build=${B:-build}
+out=$build/llama-check
+llama=$build/llama
+mkdir -p "$out"
+failed=0
+checked=0
+
+fail() { # to stderr: some run inside a substitution
+    echo "$*" >&2
+    failed=1
+}
+
+# The continuation alone, from the compressed cache or from the full one with --full.
+text() {
+    "$llama" "$@" >"$out/text" 2>"$out/errors" || {
+        fail "llama $*: $(cat "$out/errors")"
+        return
+    }
+    checked=$((checked + 1))
+    sed -e '1,/^---- from the compressed cache/d' -e '/^----$/,$d' "$out/text" >"$out/small"
+    [ -s "$out/small" ] ||
+        sed -e '1,/^---- from the full cache/d' -e '/^----$/,$d' "$out/text" >"$out/small"
+    cat "$out/small"
+}
+
+same() { # name, text, text
+    [ -n "$2" ] && [ "$2" = "$3" ] || fail "$1: \"$2\" and \"$3\""
+}
+
+# ---- files ---------------------------------------------------------------------------------------
+
+word() { # a number as 4 bytes, the lowest first
+    printf "$(printf '\\%03o\\%03o\\%03o\\%03o' $(($1 & 255)) $(($1 >> 8 & 255)) \
+        $(($1 >> 16 & 255)) $(($1 >> 24 & 255)))"
+}
+
+header() { # seven numbers
+    for number in "$@"; do
+        word "$number"
+    done
+}
+
+floats() { # a count: as many of the recall model's weights, behind its header
+    tail -c +29 examples/recall_model.bin | head -c $((4 * $1))
+}
+
+# Dim 32, hidden 48, 2 layers, 4 heads, 2 K/V heads, a vocabulary of 267, 128 positions.
+text_model() {
+    header 32 48 2 4 2 267 128
+    floats $((267 * 32 + 2 * (2 * 32 + 2 * 32 * 32 + 2 * 16 * 32 + 3 * 32 * 48) + 32 + 128 * 8))
+}
+
+token() { # bytes, score word
+    word "$2"
+    word ${#1}
+    printf '%s' "$1"
+}
+
+one=1065353216 # the bits of 1.0
+two=1073741824
+tokenizer() {
+    word 8
+    token '<unk>' 0
+    token '<s>' 0
+    token '</s>' 0
+    byte=0
+    while [ $byte -lt 256 ]; do
+        token "<0x$(printf %02X $byte)>" 0
+        byte=$((byte + 1))
+    done
+    for piece in ' ' a b c; do
+        token "$piece" 0
+    done
+    token ab $one
+    token bc $two
+    token ' a' $one
+    token abc $one
+}
+
+text_model >"$out/model.bin"
+tokenizer >"$out/tokenizer.bin"
+words='abc abc bca aab cab abc aabbcc zzz abc abc bca abc abc abc bac bca cab'
+printf '%s' "$words" >"$out/words.txt"
+
+# ---- facts ---------------------------------------------------------------------------------------
+
+# The built-in model answers its prompt, from both caches.
+"$llama" >"$out/answer" 2>&1 || fail "llama: $(cat "$out/answer")"
+[ "$(grep -c '^(right)$' "$out/answer")" = 2 ] || fail 'llama: the recall prompt is not answered'
+grep -q 'position 1026, slot 66' "$out/answer" || fail 'llama: the cursor is not where it should be'
+grep -q '^cache: 1050624 bytes in full, 67584 compressed' "$out/answer" ||
+    fail 'llama: the bytes are not 2 * 2 * 2 * (1024 + 2) * 32 * 4 and those of 64 + 2'
+
+# A capacity of the prompt's length, and above it: the tokens of the full cache.
+full=$(text --full --steps 20)
+for sharing in kv query layer; do
+    for capacity in 1024 1025 4000; do
+        same "capacity $capacity, $sharing" "$full" \
+            "$(text --steps 20 --sharing $sharing --capacity $capacity)"
+        grep -q 'position 1043, slot 1043' "$out/text" || fail "capacity $capacity: the cursor"
+    done
+done
+sampled=$(text --full --steps 20 --temperature 1.5 --seed 7)
+same 'sampled' "$sampled" "$(text --steps 20 --capacity 1024 --temperature 1.5 --seed 7)"
+text --compare --steps 20 --capacity 1024 >/dev/null
+grep -q 'agrees in 19 of 19' "$out/text" && grep -q 'divergence 0.000000' "$out/text" ||
+    fail 'capacity 1024: the distributions are not those of the full cache'
+text --compare --steps 20 >/dev/null
+grep -q 'divergence 0.0[0-9]*[1-9]' "$out/text" || fail 'capacity 64: no divergence at all?'
+
+# Compression in place and out of place.
+for sharing in kv layer; do
+    same "in place, $sharing" "$(text --steps 20 --sharing $sharing --temperature 2)" \
+        "$(text --steps 20 --sharing $sharing --temperature 2 --in-place)"
+done
+
+# Text, from the command line and from a file.
+set -- --tokenizer "$out/tokenizer.bin" --steps 30 "$out/model.bin"
+full=$(text --full --prompt "$words" "$@")
+same 'text' "$full" "$(text --capacity 1000 --prompt "$words" "$@")"
+same 'a prompt in a file' "$full" "$(text --capacity 1000 --prompt-file "$out/words.txt" "$@")"
+text --prompt "$words" --capacity 20 --window 4 --kernel 3 --pooling max --compare "$@" >/dev/null
+[ "$(sed -n '2p' "$out/text")" = "$words" ] || fail 'the prompt does not come back as text'
+text --prompt '' "$@" >/dev/null # the beginning of a text alone
+
+# ---- errors --------------------------------------------------------------------------------------
+
+cc=${CC:-cc}
+checker=$llama
+sanitize='-fsanitize=address,undefined -fno-sanitize-recover=all'
+echo 'int main(void) { return 0; }' >"$out/probe.c"
+if { $cc $sanitize -o "$out/probe" "$out/probe.c" && "$out/probe"; } >/dev/null 2>&1; then
+    checker=$out/llama-sanitized
+    # Unoptimised: a sanitizer makes optimising the library slow.
+    $cc ${BASE:--std=c99 -Iinclude} -O0 $sanitize -o "$checker" examples/llama.c -lm || exit 1
+else
+    echo "SKIP bad files under a sanitizer: $cc can't link it"
+fi
+
+refused() { # a reason, then the arguments
+    reason=$1
+    shift
+    checked=$((checked + 1))
+    "$checker" "$@" >"$out/output" 2>"$out/errors"
+    status=$?
+    [ $status = 1 ] || fail "llama $*: status $status: $(cat "$out/errors")"
+    grep -q "^llama: .*$reason" "$out/errors" ||
+        fail "llama $*: said \"$(head -1 "$out/errors")\", not \"$reason\""
+}
+
+model=$out/model.bin
+bad=$out/bad.bin
+"$checker" --tokenizer "$out/tokenizer.bin" --prompt "$words" --capacity 20 --steps 5 --compare \
+    "$model" >"$out/output" 2>&1 || fail "under the sanitizers: $(cat "$out/output")"
+for sharing in kv query layer; do
+    "$checker" --tokens '1 2 3 4 5 6 7 8 9 10 11 12' --capacity 8 --window 3 --steps 5 --compare \
+        --sharing $sharing "$model" >"$out/output" 2>&1 || fail "sanitizers: $(cat "$out/output")"
+done
+"$checker" --tokens 5 --steps 1 "$model" >"$out/output" 2>&1 || fail "one token: $(cat "$out/output")"
+
+refused 'bad argument or value: --nonsense' --nonsense
+refused 'bad argument or value: --steps' --steps
+for value in 0 -1 x 1.5 '' 99999999999999999999 2000000; do
+    refused 'bad argument or value: --steps' --steps "$value"
+done
+refused 'bad argument or value: --temperature' --temperature nan
+refused 'bad argument or value: --temperature' --temperature -1
+refused 'bad argument or value: --pooling' --pooling mean
+refused 'bad argument or value: --sharing' --sharing all
+refused 'bad argument or value: two' one two
+refused 'needs a --tokenizer' --prompt abc
+refused 'one prompt' --prompt abc --tokens '1 2'
+refused 'needs a prompt' --tokenizer "$out/tokenizer.bin" "$model"
+refused '--in-place needs' --in-place --sharing query
+refused 'nothing to compare' --full --compare
+refused 'capacity' --tokens '1 2 3 4 5 6' --window 4 --capacity 4
+refused 'kernel' --tokens '1 2 3 4 5 6' --kernel 4
+refused 'window' --tokens '1 2 3 4 5 6' --window 0
+refused 'no token in it' --tokens ' , '
+refused 'not a number' --tokens '1 two'
+refused 'not in the vocabulary' --tokens '1 96'
+refused 'not in the vocabulary' --tokens '99999999999999999999'
+refused 'another vocabulary' "$model"
+refused "$out/none.txt: can't be opened" --prompt-file "$out/none.txt" --tokenizer \
+    "$out/tokenizer.bin" "$model"
+refused "$out/none.bin: can't be opened" "$out/none.bin"
+refused 'too short' "$out"
+
+# The checkpoint: cut inside each header field and in the weights, too long, nonsense.
+size=$(wc -c <"$model")
+for n in 0 1 3 4 7 8 12 16 20 24 27; do
+    head -c $n "$model" >"$bad"
+    refused 'too short' "$bad"
+done
+for n in 28 29 100 $((size / 2)) $((size - 1)); do
+    head -c "$n" "$model" >"$bad"
+    refused 'shorter' "$bad"
+done
+{ cat "$model" && printf x; } >"$bad"
+refused 'longer' "$bad"
+for field in 1 2 3 4 5 6 7; do
+    for value in 0 -2147483648 2147483647; do
+        set -- 32 48 2 4 2 267 128
+        numbers=
+        i=0
+        for number in "$@"; do
+            i=$((i + 1))
+            [ $i = $field ] && number=$value
+            numbers="$numbers $number"
+        done
+        { header $numbers && tail -c +29 "$model"; } >"$bad"
+        refused "$bad: " "$bad" --tokens 1
+    done
+done
+
+# The tokenizer likewise; the unit test does this for every byte.
+size=$(wc -c <"$out/tokenizer.bin")
+for n in 0 3 4 5 11 12 16 17 100 $((size - 1)); do
+    head -c "$n" "$out/tokenizer.bin" >"$bad"
+    refused "$bad: .*short" --tokenizer "$bad" --prompt abc "$model"
+done
+{ cat "$out/tokenizer.bin" && printf x; } >"$bad"
+refused 'longer' --tokenizer "$bad" --prompt abc "$model"
+refused 'not a tokenizer' --tokenizer "$model" --prompt abc "$model"
+
+# Noise, from a seed: a linear congruential generator's bytes.
+for seed in 1 2 3 4 5 6 7 8; do
+    awk -v seed=$seed 'BEGIN { for (i = 0; i < 300; i++) { seed = (seed * 1103515245 + 12345) % 2147483648
+        printf "%02x\n", int(seed / 65536) % 256 } }' | while read -r byte; do
+        printf "\\$(printf %03o "0x$byte")"
+    done >"$bad"
+    refused "$bad: " "$bad"
+    refused "$bad: " --tokenizer "$bad" --prompt abc "$model"
+done
+echo "$checked runs checked"
+exit $failed
