@@ -490,7 +490,7 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
  * SKV_TILE_KEYS   the register tile of the logits: keys x native vectors of queries. Keys times
  * SKV_TILE_VECS   vectors are the accumulators: enough to hide the latency of the multiply-adds
  *                 (2 a cycle, 4 cycles: 8), with registers left for the queries and one key.
- * SKV_BATCH       vectors whose exp is computed abreast; the scalar path, whose vectors are 4 chains
+ * SKV_BATCH       vectors whose exp is computed abreast; the scalar path, whose vector is 4 chains
  *                 already, keeps its code small (3 KiB on a Cortex-M4F). */
 
 #if SNAPKV_ISA == SNAPKV_ISA_AVX512
@@ -902,9 +902,9 @@ SKV_INLINE skv_vec skv_tanh(skv_vec x) {
     p = skv_fma(p, z, skv_set1(-0.0537435f));
     p = skv_fma(p, z, skv_set1(0.13331491f));
     p = skv_fma(p, z, skv_set1(-0.33333284f));
-    const skv_vec small = skv_fma(skv_mul(a, z), p, a);
+    const skv_vec near_zero = skv_fma(skv_mul(a, z), p, a);
     const skv_int is_large = skv_int_gt(skv_bits(a), skv_bits(skv_set1(0.625f)));
-    return skv_from_bits(skv_int_xor(skv_bits(skv_select(is_large, large, small)), sign));
+    return skv_from_bits(skv_int_xor(skv_bits(skv_select(is_large, large, near_zero)), sign));
 }
 
 /* ---- Sizes: saturating, so that SIZE_MAX means "does not fit" ------------------------------- */
@@ -939,7 +939,7 @@ SKV_INLINE size_t skv_row_bytes(const snapkv_rows *rows, size_t head_dim) {
 SKV_INLINE const char *skv_row(const snapkv_rows *rows, size_t head, size_t position) {
     const char *base = (const char *)rows->data;
     if (rows->block_table) {
-        /* Positions fit in 31 bits, and a division of 32 is several times cheaper than one of 64. */
+        /* Positions fit in 31 bits, and a division of 32 is much cheaper than one of 64. */
         const uint32_t block_rows = (uint32_t)skv_size_min(rows->block_rows, UINT32_MAX);
         const uint32_t block = (uint32_t)position / block_rows;
         base += (size_t)rows->block_table[block] * rows->block_stride;
@@ -1296,7 +1296,7 @@ SKV_INLINE skv_int skv_softmax_lanes(const skv_scan *scan, size_t head, const sk
                                      float *running_sum, const int is_shaped) {
     const size_t n_lanes = scan->plan.n_lanes;
     const skv_vec old = skv_load(running_max);
-    skv_vec max = old, sum = skv_set1(0.0f);
+    skv_vec peak = old, sum = skv_set1(0.0f);
     skv_int worst = skv_int_set1(0);
     if (is_shaped) {
         worst = skv_shape_logits(scan, head, keys, lane, tile);
@@ -1307,13 +1307,13 @@ SKV_INLINE skv_int skv_softmax_lanes(const skv_scan *scan, size_t head, const sk
             if (!is_shaped) {
                 worst = skv_int_max(worst, skv_magnitude(logit));
             }
-            max = skv_max(logit, max);
+            peak = skv_max(logit, peak);
         }
     }
     for (size_t k = 0; k < SKV_TILE; k += SKV_BATCH) {
         skv_vec weight[SKV_BATCH];
         SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
-            weight[i] = skv_sub(skv_load(tile + (k + i) * n_lanes), max);
+            weight[i] = skv_sub(skv_load(tile + (k + i) * n_lanes), peak);
         }
         skv_exp_each(weight, SKV_BATCH);
         SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
@@ -1325,8 +1325,8 @@ SKV_INLINE skv_int skv_softmax_lanes(const skv_scan *scan, size_t head, const sk
             sum = skv_add(sum, weight[i]);
         }
     }
-    skv_store(running_max, max);
-    skv_store(running_sum, skv_fma(skv_load(running_sum), skv_exp(skv_sub(old, max)), sum));
+    skv_store(running_max, peak);
+    skv_store(running_sum, skv_fma(skv_load(running_sum), skv_exp(skv_sub(old, peak)), sum));
     return worst;
 }
 
@@ -1343,10 +1343,10 @@ static inline int skv_softmax_tile(const skv_scan *scan, size_t head, const skv_
     const int is_shaped = is_masked || layer->softcap != 0.0f || layer->alibi_slopes != NULL;
     skv_int worst = skv_int_set1(0);
     for (size_t lane = 0; lane < n_queries; lane += SKV_LANES) {
-        float *p = tile + lane, *max = running_max + lane, *sum = running_sum + lane;
+        float *p = tile + lane, *peak = running_max + lane, *sum = running_sum + lane;
         worst = skv_int_max(
-            worst, is_shaped ? skv_softmax_lanes(scan, head, keys, lane, p, max, sum, 1)
-                             : skv_softmax_lanes(scan, head, keys, lane, p, max, sum, 0));
+            worst, is_shaped ? skv_softmax_lanes(scan, head, keys, lane, p, peak, sum, 1)
+                             : skv_softmax_lanes(scan, head, keys, lane, p, peak, sum, 0));
     }
     return skv_any_not_finite(worst);
 }
@@ -1362,25 +1362,25 @@ static inline snapkv_status skv_scan_keys(skv_scan *scan) {
         const int keep = tile - plan->first_tile < scan->n_stored;
         for (size_t head = 0; head < plan->n_heads; head++) {
             float *weights = keep ? skv_stored_tile(scan, tile, head) : scan->tile;
-            float *max = scan->running_max + head * plan->n_lanes;
+            float *peak = scan->running_max + head * plan->n_lanes;
             float *sum = scan->running_sum + head * plan->n_lanes;
             skv_logits(scan, head, &keys, weights);
-            not_finite |= skv_softmax_tile(scan, head, &keys, weights, max, sum);
+            not_finite |= skv_softmax_tile(scan, head, &keys, weights, peak, sum);
             if (keep) {
-                memcpy(weights + SKV_TILE * plan->n_lanes, max, plan->n_lanes * sizeof(float));
+                memcpy(weights + SKV_TILE * plan->n_lanes, peak, plan->n_lanes * sizeof(float));
             }
         }
     }
     for (size_t head = 0; head < plan->n_heads; head++) {
-        float *max = scan->running_max + head * plan->n_lanes;
+        float *peak = scan->running_max + head * plan->n_lanes;
         float *sum = scan->running_sum + head * plan->n_lanes;
         const float *sinks = scan->layer->sink_logits;
         if (sinks) {
             const skv_vec sink = skv_set1(sinks[scan->first_head + head]);
             for (size_t lane = 0; lane < plan->n_queries; lane += SKV_LANES) {
-                const skv_vec old = skv_load(max + lane);
+                const skv_vec old = skv_load(peak + lane);
                 const skv_vec all = skv_max(sink, old);
-                skv_store(max + lane, all);
+                skv_store(peak + lane, all);
                 skv_store(sum + lane, skv_fma(skv_load(sum + lane), skv_exp(skv_sub(old, all)),
                                               skv_exp(skv_sub(sink, all))));
             }
