@@ -573,9 +573,6 @@ SKV_INLINE skv_int skv_int_max(skv_int a, skv_int b) { return _mm512_max_epi32(a
 SKV_INLINE skv_int skv_int_shl(skv_int a, int n) {
     return _mm512_sll_epi32(a, _mm_cvtsi32_si128(n));
 }
-SKV_INLINE skv_int skv_int_shr(skv_int a, int n) {
-    return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n));
-}
 SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
     return _mm512_movm_epi32(_mm512_cmpgt_epi32_mask(a, b));
 }
@@ -626,9 +623,6 @@ SKV_INLINE skv_int skv_int_xor(skv_int a, skv_int b) { return _mm256_xor_si256(a
 SKV_INLINE skv_int skv_int_max(skv_int a, skv_int b) { return _mm256_max_epi32(a, b); }
 SKV_INLINE skv_int skv_int_shl(skv_int a, int n) {
     return _mm256_sll_epi32(a, _mm_cvtsi32_si128(n));
-}
-SKV_INLINE skv_int skv_int_shr(skv_int a, int n) {
-    return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n));
 }
 SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) { return _mm256_cmpgt_epi32(a, b); }
 SKV_INLINE unsigned skv_mask_bits(skv_int mask) {
@@ -684,9 +678,6 @@ SKV_INLINE skv_int skv_int_and(skv_int a, skv_int b) { return vandq_s32(a, b); }
 SKV_INLINE skv_int skv_int_xor(skv_int a, skv_int b) { return veorq_s32(a, b); }
 SKV_INLINE skv_int skv_int_max(skv_int a, skv_int b) { return vmaxq_s32(a, b); }
 SKV_INLINE skv_int skv_int_shl(skv_int a, int n) { return vshlq_s32(a, vdupq_n_s32(n)); }
-SKV_INLINE skv_int skv_int_shr(skv_int a, int n) {
-    return vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a), vdupq_n_s32(-n)));
-}
 SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
     return vreinterpretq_s32_u32(vcgtq_s32(a, b));
 }
@@ -777,9 +768,6 @@ SKV_INLINE skv_int skv_int_max(skv_int a, skv_int b) {
 }
 SKV_INLINE skv_int skv_int_shl(skv_int a, int n) {
     SKV_MAP(skv_int, (int32_t)((uint32_t)a.lane[i] << n));
-}
-SKV_INLINE skv_int skv_int_shr(skv_int a, int n) {
-    SKV_MAP(skv_int, (int32_t)((uint32_t)a.lane[i] >> n));
 }
 SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
     SKV_MAP(skv_int, a.lane[i] > b.lane[i] ? -1 : 0);
