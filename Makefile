@@ -168,6 +168,17 @@ memcheck: ## the unit tests under valgrind, scalar and AVX2
 export CC BASE B
 CHECKS += compile/quickstart=tests/compile/quickstart.sh compile/snippets=tests/compile/snippets.sh compile/installed=tests/compile/installed.sh
 
+# ---- builds, bare metal, coverage, mutants, lint -------------------------------------------
+
+BUILD_PARTS := languages guests choices levels
+CHECKS      += $(BUILD_PARTS:%=builds/%='tests/compile/builds.sh %')
+LONG_CHECKS += builds/processors='tests/compile/builds.sh processors' builds/windows='tests/compile/builds.sh windows'
+
+.PHONY: check-builds
+check-builds: ## every language, compiler and flag; other processors and Windows, emulated
+	@tests/run.sh $(BUILD_PARTS:%=builds/%='tests/compile/builds.sh %') \
+	    builds/processors='tests/compile/builds.sh processors' builds/windows='tests/compile/builds.sh windows'
+
 # ---- install -------------------------------------------------------------------------------
 
 PREFIX  ?= /usr/local

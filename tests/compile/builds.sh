@@ -1,0 +1,331 @@
+#!/bin/sh
+# Builds wherever it is asked to: every language, compiler and path with all warnings as errors, then
+# programs that run, here and on other processors under emulation. What is not installed says SKIP;
+# `make tools` installs it on Debian.
+#
+#     builds.sh [PART...]     languages guests choices levels processors windows; all by default
+set -u
+out=${B:-build}/builds
+mkdir -p "$out"
+warn='-Werror -pedantic -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow -Wcast-align -Wundef
+      -Wdouble-promotion -Iinclude'
+scalar=-DSNAPKV_ISA=SNAPKV_ISA_SCALAR
+avx2='-DSNAPKV_ISA=SNAPKV_ISA_AVX2 -mavx2 -mfma -mf16c'
+avx512='-DSNAPKV_ISA=SNAPKV_ISA_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c'
+machine=$(uname -m)
+failed=0
+passed=0
+
+has() { command -v "$1" >/dev/null 2>&1; }
+cpu_has() { grep -qw "$1" /proc/cpuinfo 2>/dev/null; }
+skip() { echo "SKIP: $1"; }
+pass() { passed=$((passed + 1)); }
+fail() {
+    echo "FAIL: $1"
+    [ ! -s "$out/log" ] || head -20 "$out/log"
+    failed=$((failed + 1))
+}
+
+# must WHAT COMMAND...: the command succeeds, silently.
+must() {
+    what=$1
+    shift
+    if "$@" >"$out/log" 2>&1; then
+        pass
+    else
+        fail "$what: $*"
+    fi
+}
+
+# Every option of this machine's processor; the paths it can't run are built all the same.
+case $machine in
+x86_64) paths='scalar fma avx2 avx512' ;;
+*) paths='scalar default' ;;
+esac
+path_flags() {
+    case $1 in
+    scalar) echo "$scalar -DSNAPKV_SCALAR_FMA=0" ;;
+    fma) echo "$scalar -mfma -DSNAPKV_SCALAR_FMA=1" ;;
+    avx2) echo "$avx2" ;;
+    avx512) echo "$avx512" ;;
+    default) ;;
+    esac
+}
+
+# ---- every language --------------------------------------------------------------------------
+
+# speaks COMPILER KIND NAMES...: the first of the names that the compiler takes as -std=.
+speaks() {
+    compiler=$1
+    kind=$2
+    shift 2
+    for name in "$@"; do
+        if $compiler -x $kind -std=$name -fsyntax-only /dev/null 2>/dev/null; then
+            echo $name
+            return
+        fi
+    done
+}
+
+build_language() { # compiler, kind, names of the language
+    has "$1" || return
+    std=$(speaks "$@")
+    if [ -z "$std" ]; then
+        skip "$1 does not know $3"
+        return
+    fi
+    for path in $paths; do
+        flags=$(path_flags $path)
+        must "the interface, $path" $1 -x $2 -std=$std $warn $flags -fsyntax-only \
+            tests/compile/all_functions.c
+        must "nothing of it, $path" $1 -x $2 -std=$std $warn $flags -O0 -c -o "$out/o.o" \
+            tests/compile/unused.c
+    done
+}
+
+languages() {
+    for cc in gcc clang; do
+        has $cc || skip "no $cc"
+        for std in c99 gnu99 c11 c17 gnu17; do
+            build_language $cc c $std
+        done
+        build_language $cc c gnu23 gnu2x
+    done
+    for cxx in g++ clang++; do
+        has $cxx || skip "no $cxx"
+        for std in c++11 c++14 c++17 gnu++17 c++20; do
+            build_language $cxx c++ $std
+        done
+        build_language $cxx c++ c++23 c++2b
+    done
+    # Warnings that only an optimiser finds.
+    for cc in gcc clang; do
+        for level in -O0 -Os '-O2 -fno-inline' '-O3 -ffast-math'; do
+            for path in $paths; do
+                has $cc || continue
+                must "$path $level" $cc -std=c99 $warn $(path_flags $path) $level -c -o "$out/o.o" \
+                    tests/compile/all_functions.c
+            done
+        done
+    done
+}
+
+# ---- beside others ---------------------------------------------------------------------------
+
+guests() {
+    for cc in gcc clang; do
+        has $cc || continue
+        for path in $paths; do
+            flags=$(path_flags $path)
+            must "after hostile macros, $path" $cc -std=gnu99 -w -Iinclude $flags -c -o "$out/o.o" \
+                tests/compile/hostile.c
+            must "after hostile macros, C++, $path" $cc -x c++ -std=c++11 -w -Iinclude $flags -c \
+                -o "$out/o.o" tests/compile/hostile.c
+            must "C++ without exceptions, $path" $cc -x c++ -std=c++11 $warn $flags -O2 \
+                -fno-exceptions -fno-rtti -c -o "$out/o.o" tests/compile/all_functions.c
+        done
+        # One translation unit without vectors, one with, as in a program that dispatches; C and C++.
+        set -- scalar
+        [ $machine != x86_64 ] || set -- scalar fma
+        for path in "$@"; do
+            for kind in c c++; do
+                std=$([ $kind = c ] && echo c99 || echo c++11)
+                must "one translation unit, $path" $cc -std=c99 $warn $(path_flags $path) -c \
+                    -o "$out/here.o" -Duse_everything=use_everything_here \
+                    tests/compile/all_functions.c
+                must "another, $kind" $cc -x $kind -std=$std $warn $(path_flags scalar) -O2 -c \
+                    -o "$out/there.o" -Duse_everything=use_everything_there \
+                    tests/compile/all_functions.c
+                must "both linked" $cc -std=c99 $warn -o "$out/linked" tests/compile/linked.c \
+                    "$out/here.o" "$out/there.o" -lm
+                must "both run" "$out/linked"
+            done
+        done
+    done
+}
+
+# ---- choices ---------------------------------------------------------------------------------
+
+refuses() { # text that the error must hold, compiler, flags
+    text=$1
+    shift
+    if "$@" -Iinclude -c -o "$out/o.o" tests/compile/unused.c 2>"$out/log"; then
+        fail "an impossible choice compiles: $*"
+    elif grep -q "error.*$text" "$out/log"; then
+        pass
+    else
+        fail "the error does not say $text: $*"
+    fi
+}
+
+choices() {
+    for cc in gcc clang; do
+        has $cc || continue
+        case $machine in
+        x86_64)
+            refuses 'SNAPKV_ISA_AVX2 needs -mavx2' $cc -DSNAPKV_ISA=SNAPKV_ISA_AVX2
+            refuses 'SNAPKV_ISA_AVX2 needs .*-mfma' $cc -mavx2 -DSNAPKV_ISA=SNAPKV_ISA_AVX2
+            refuses 'SNAPKV_ISA_AVX2 needs .*-mf16c' $cc -mavx2 -mfma -DSNAPKV_ISA=SNAPKV_ISA_AVX2
+            refuses 'SNAPKV_ISA_AVX512 needs -mavx512f' $cc $avx2 -USNAPKV_ISA \
+                -DSNAPKV_ISA=SNAPKV_ISA_AVX512
+            refuses 'SNAPKV_ISA_AVX512 needs .*-mavx512dq' $cc -mavx512f -mavx512bw -mavx512vl \
+                -DSNAPKV_ISA=SNAPKV_ISA_AVX512
+            refuses 'SNAPKV_ISA_NEON needs an AArch64' $cc -DSNAPKV_ISA=SNAPKV_ISA_NEON
+            ;;
+        *) refuses 'SNAPKV_ISA_AVX2 needs -mavx2' $cc -DSNAPKV_ISA=SNAPKV_ISA_AVX2 ;;
+        esac
+        refuses 'SNAPKV_ISA is none of' $cc -DSNAPKV_ISA=9
+        # What stays defined afterwards: the options, each to a value, and nothing private.
+        $cc -Iinclude -E -dM tests/compile/unused.c >"$out/log"
+        for option in SNAPKV_ISA SNAPKV_API SNAPKV_SCALAR_FMA SNAPKV_MEMCPY SNAPKV_ISA_NAME; do
+            if grep -q "^#define $option ." "$out/log"; then
+                pass
+            else
+                fail "$cc: $option has no value"
+            fi
+        done
+        if grep '^#define SKV_' "$out/log" >"$out/left"; then
+            cp "$out/left" "$out/log"
+            fail "$cc: private macros stay defined"
+        else
+            pass
+        fi
+    done
+}
+
+# ---- programs that run -----------------------------------------------------------------------
+
+# The vectors file, through a library built with the flags and a caller built without.
+levels() {
+    for cc in gcc clang; do
+        has $cc || continue
+        must "cases.c" $cc -std=c99 $warn -O1 -c -o "$out/cases.o" tests/compile/cases.c
+        for path in $paths; do
+            case $path in
+            avx512) cpu_has avx512dq && cpu_has avx512bw && cpu_has avx512vl || {
+                skip "$cc $path does not run: this processor does not have it"
+                continue
+            } ;;
+            avx2 | fma) cpu_has fma && cpu_has avx2 && cpu_has f16c || {
+                skip "$cc $path does not run: this processor does not have it"
+                continue
+            } ;;
+            esac
+            for level in -O0 -Os -O3 '-O1 -ffast-math' '-O3 -ffast-math' '-O1 -fshort-enums'; do
+                caller=$out/cases.o
+                ties=
+                case $level in
+                *short-enums) caller=tests/compile/cases.c ;; # it must have the same enumerations
+                *fast-math) ties=--near-ties ;;
+                esac
+                must "$path $level" $cc -std=c99 $warn $(path_flags $path) $level \
+                    -o "$out/cases" tests/compile/subject.c $caller -lm
+                must "$path $level runs" "$out/cases" $ties
+            done
+            echo "$cc: $("$out/cases")"
+        done
+    done
+}
+
+# ---- other processors ------------------------------------------------------------------------
+
+# The digest of fewer problems than `make check` takes, and what this machine says of them.
+problems=20
+digest_here() {
+    [ -s "$out/digest.txt" ] && return
+    fma=
+    cpu_has fma && fma=-mfma
+    ${CC:-cc} -std=c99 -O2 $fma $scalar -DSNAPKV_SCALAR_FMA=1 -DPROBLEMS=$problems -Iinclude \
+        -o "$out/digest" tests/parity/digest.c -lm && "$out/digest" >"$out/digest.txt"
+}
+
+# foreign NAME BITS RUNNER COMPILER FLAGS...: BITS says whether the digest must agree.
+foreign() {
+    name=$1
+    bits=$2
+    runner=$3
+    compiler=$4
+    shift 4
+    program=$out/$name
+    if ! has $compiler; then
+        skip "$name: no $compiler"
+        return
+    fi
+    must "$name: the interface" $compiler -std=c99 $warn "$@" -O2 -c -o "$out/o.o" \
+        tests/compile/all_functions.c
+    must "$name: nothing of it" $compiler -std=c99 $warn "$@" -O0 -c -o "$out/o.o" \
+        tests/compile/unused.c
+    must "$name: cases" $compiler -std=c99 $warn "$@" -O2 -o "$program" tests/compile/cases.c \
+        tests/compile/subject.c -lm
+    if [ -n "$runner" ] && ! has "${runner##* }"; then
+        skip "$name: built, not run: no ${runner##* }"
+        return
+    fi
+    suffix=
+    case $runner in *wine*) suffix=.exe ;; esac
+    must "$name: cases" $runner "$program$suffix"
+    echo "$name: $(tail -1 "$out/log" | tr -d '\r')"
+    [ $bits = yes ] || return
+    digest_here
+    must "$name: digest" $compiler -std=c99 -O2 -DPROBLEMS=$problems "$@" -Iinclude \
+        -o "$program-digest" tests/parity/digest.c -lm
+    $runner "$program-digest$suffix" 2>"$out/log" | tr -d '\r' >"$out/$name.txt"
+    if cmp -s "$out/$name.txt" "$out/digest.txt"; then
+        echo "$name: the same bits"
+        pass
+    else
+        fail "$name: other bits"
+        diff "$out/$name.txt" "$out/digest.txt"
+    fi
+}
+
+processors() {
+    # 32-bit x86: with SSE and FMA the bits are the contract's; the x87 rounds as it likes.
+    i386=qemu-i386
+    [ $machine != x86_64 ] || ! cpu_has fma || i386=
+    foreign i686 yes "$i386" i686-linux-gnu-gcc -static -msse2 -mfpmath=sse -mfma
+    foreign i686-avx2 yes "$i386" i686-linux-gnu-gcc -static $avx2 -mfpmath=sse -mstackrealign
+    foreign i686-sse2 no "$i386" i686-linux-gnu-gcc -static -msse2 -mfpmath=sse
+    foreign i686-x87 no "$i386" i686-linux-gnu-gcc -static -mno-sse
+    foreign armv7 yes qemu-arm arm-linux-gnueabihf-gcc -static -mfpu=neon-vfpv4
+    foreign armv7-vfpv3 no qemu-arm arm-linux-gnueabihf-gcc -static -mfpu=vfpv3-d16
+    foreign armv7-thumb-neon no qemu-arm arm-linux-gnueabihf-gcc -static -mthumb -mfpu=neon
+    foreign aarch64 yes qemu-aarch64 aarch64-linux-gnu-gcc -static
+    foreign aarch64-scalar yes qemu-aarch64 aarch64-linux-gnu-gcc -static $scalar
+    foreign riscv64 yes qemu-riscv64 riscv64-linux-gnu-gcc -static
+    # ISO mode (-std=c99) computes float in double on s390x (FLT_EVAL_METHOD 1), as x87 does in more.
+    foreign s390x-big-endian yes qemu-s390x s390x-linux-gnu-gcc -static -fexcess-precision=fast
+    foreign s390x-in-double no qemu-s390x s390x-linux-gnu-gcc -static -Wno-double-promotion
+    foreign ppc64-big-endian yes qemu-ppc64 powerpc64-linux-gnu-gcc -static
+    if has clang && has aarch64-linux-gnu-gcc; then
+        foreign aarch64-clang yes qemu-aarch64 clang --target=aarch64-linux-gnu -static
+    else
+        skip 'aarch64-clang: no clang or no cross libraries'
+    fi
+}
+
+windows() {
+    # A Windows of its own for wine, which goes again.
+    if has wine; then
+        WINEPREFIX=$(cd "$out" && pwd)/wine
+        WINEDEBUG=-all
+        DISPLAY=
+        export WINEPREFIX WINEDEBUG DISPLAY
+    fi
+    foreign windows yes 'timeout 300 wine' x86_64-w64-mingw32-gcc -static $avx2 -Wno-psabi
+    foreign windows-fma yes 'timeout 300 wine' x86_64-w64-mingw32-gcc -static $scalar -mfma
+    foreign windows-sse2 no 'timeout 300 wine' x86_64-w64-mingw32-gcc -static
+    if has wine; then
+        wineserver -k >/dev/null 2>&1 || wineserver-stable -k >/dev/null 2>&1
+        rm -rf "$WINEPREFIX"
+    fi
+}
+
+for part in ${*:-languages guests choices levels processors windows}; do
+    before=$passed
+    start=$(date +%s)
+    $part
+    echo "$part: $((passed - before)) passed in $(($(date +%s) - start)) s"
+done
+echo "$passed builds and runs passed, $failed failed"
+[ $failed -eq 0 ]
