@@ -170,14 +170,13 @@ CHECKS += compile/quickstart=tests/compile/quickstart.sh compile/snippets=tests/
 
 # ---- builds, bare metal, coverage, mutants, lint -------------------------------------------
 
-BUILD_PARTS := languages guests choices levels
-CHECKS      += $(BUILD_PARTS:%=builds/%='tests/compile/builds.sh %')
-LONG_CHECKS += builds/processors='tests/compile/builds.sh processors' builds/windows='tests/compile/builds.sh windows'
+build_checks = $(foreach p,$(1),'builds/$p=tests/compile/builds.sh $p')
+CHECKS      += $(call build_checks,languages guests choices levels)
+LONG_CHECKS += $(call build_checks,processors windows)
 
 .PHONY: check-builds
 check-builds: ## every language, compiler and flag; other processors and Windows, emulated
-	@tests/run.sh $(BUILD_PARTS:%=builds/%='tests/compile/builds.sh %') \
-	    builds/processors='tests/compile/builds.sh processors' builds/windows='tests/compile/builds.sh windows'
+	@tests/run.sh $(call build_checks,languages guests choices levels processors windows)
 
 # ---- install -------------------------------------------------------------------------------
 
