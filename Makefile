@@ -30,6 +30,8 @@ $(B)/%: examples/%.c $(wildcard examples/*.h) $(H) | $(B)
 demo: $(B)/recall ## the main job on the built-in model: recall against capacity, a table and a plot
 	$(B)/recall
 
+$(B)/threads: BASE += -pthread
+
 llama: $(B)/llama ## the built-in model decodes from a compressed cache; build/llama --help for your own
 	$(B)/llama
 
@@ -71,8 +73,8 @@ $(B)/cmocka.ok: | $(B)
 	@CC='$(CC)' sh tests/need_cmocka.sh
 	@touch $@
 
-CHECKS += llama=tests/compile/llama.sh
-check: $(B)/llama
+CHECKS += llama=tests/compile/llama.sh threads=$(B)/threads dispatch=tests/compile/dispatch.sh
+check: $(B)/llama $(B)/threads $(B)/dispatch
 
 # ---- the numeric contract ------------------------------------------------------------------
 
@@ -236,6 +238,20 @@ $(BB)/bench: tests/bench/bench.c tests/bench/nth_element.cc tests/bench/sgemm.c 
 
 bench: $(BB)/bench ## times and peers, about 4 minutes; BENCH="--quick vote" for a part, BENCH=--help
 	$(BB)/bench $(BENCH)
+
+# ---- one binary for every machine ----------------------------------------------------------
+
+# A path each, and a second scalar one with the bits of the others. All else has the plain flags.
+BENCH_scalar_fma := $(BENCH_scalar) -DSNAPKV_SCALAR_FMA=1
+DISPATCH_PATHS   := $(patsubst %,$(B)/dispatch_%.o,scalar_fma $(BENCH_ISAS))
+
+$(B)/dispatch_%.o: examples/dispatch/path.c examples/dispatch/path.h $(H) | $(B)
+	$(CC) $(BASE) -O3 $(BENCH_$*) -DDISPATCH_PATH=path_$* -c -o $@ $<
+
+$(B)/dispatch: examples/dispatch/dispatch.c $(DISPATCH_PATHS)
+	$(CC) $(BASE) -O2 -o $@ $^ -lm
+
+examples: $(B)/dispatch
 
 $(B):
 	@mkdir -p $(B)
