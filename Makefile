@@ -149,7 +149,7 @@ $(B)/sanitize/$(1)/support/%.o: tests/support/%.c $(SUPPORT_H) $(H) | $(B)/cmock
 	$(2) $(BASE) -g $(3) -c -o $$@ $$<
 
 $(B)/sanitize/$(1)/%: tests/unit/test_%.c $(SUPPORT:%=$(B)/sanitize/$(1)/support/%) $(SUPPORT_H) $(H)
-	$(2) $(BASE) -g $(3) -DBUILD_NAME='"$(1)"' -Itests/support -o $$@ $$< \
+	$(2) $(BASE) -g $(3) -DBUILD_NAME='"../sanitize/$(1)"' -Itests/support -o $$@ $$< \
 	    $(SUPPORT:%=$(B)/sanitize/$(1)/support/%) -lcmocka -lm
 endef
 $(foreach s,$(SANITIZE) $(MEMCHECK),$(eval $(call sanitize_rules,$s,$(SANITIZE_$(word 1,$(subst -, ,$s))),$(SANITIZE_$(word 2,$(subst -, ,$s))))))

@@ -107,14 +107,12 @@ static void fuzz_pool(input *in) {
         v.must |= BIT(SNAPKV_ERROR_OPTION);
     }
     float *in_place = floats(&votes);
-    if (n > 0 && draw_once_in(in, 16)) { /* not served, whole or in part */
+    if (n > 0 && claimed == n && draw_once_in(in, 16)) { /* not served, whole or in part */
         in_place += draw_between(in, 0, n - 1);
         v.must |= BIT(SNAPKV_ERROR_ALIAS);
         guard_freeze(&votes);
-        if (claimed <= n) {
-            check_verdict(snapkv_pool(floats(&votes), claimed, kernel_size, pooling, in_place), v,
-                          "snapkv_pool in place");
-        }
+        check_verdict(snapkv_pool(floats(&votes), n, kernel_size, pooling, in_place), v,
+                      "snapkv_pool in place");
     } else if (claimed == n || v.must & ~BIT(SNAPKV_ERROR_NOT_FINITE)) {
         guard_freeze(&votes);
         snapkv_status status =

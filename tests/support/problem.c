@@ -241,6 +241,7 @@ size_t problem_set_heads(const problem *p, size_t set, size_t *n) {
 static guard new_workspace(size_t size, guard_side side) {
     guard workspace = guard_new(size, side);
     memset(workspace.data, 0xFF, size);
+    guard_undefine(&workspace);
     return workspace;
 }
 
