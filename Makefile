@@ -174,11 +174,14 @@ CHECKS += compile/quickstart=tests/compile/quickstart.sh compile/snippets=tests/
 
 build_checks = $(foreach p,$(1),'builds/$p=tests/compile/builds.sh $p')
 CHECKS      += $(call build_checks,languages guests choices levels)
-LONG_CHECKS += $(call build_checks,processors windows)
+LONG_CHECKS += $(call build_checks,processors windows) baremetal=tests/baremetal/baremetal.sh
 
-.PHONY: check-builds
+.PHONY: check-builds baremetal
 check-builds: ## every language, compiler and flag; other processors and Windows, emulated
 	@tests/run.sh $(call build_checks,languages guests choices levels processors windows)
+
+baremetal: ## Cortex-M4F and M7 without a system, emulated: bits, code size, stack, workspace
+	@tests/baremetal/baremetal.sh
 
 # ---- install -------------------------------------------------------------------------------
 

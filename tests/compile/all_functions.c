@@ -38,5 +38,5 @@ size_t use_everything(snapkv_config *config, snapkv_layer *layer, int32_t *kept,
     sum += (size_t)snapkv_append(cursor, size);
     sum += (size_t)snapkv_rewind(cursor, 1);
     sum += (size_t)snapkv_slot_position(cursor, kept, 0, &position);
-    return sum + position + (size_t)*snapkv_status_string((snapkv_status)(sum % 16));
+    return sum + position + (size_t)(unsigned char)*snapkv_status_string((snapkv_status)(sum % 16));
 }
