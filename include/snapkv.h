@@ -1240,8 +1240,8 @@ static inline void skv_logits(const skv_scan *scan, size_t head, const skv_keys 
 
 /* ---- Softmax --------------------------------------------------------------------------------- */
 
-/* Which lanes see key k of a tile: first <= j <= position. Rows behind the last key nobody sees: they
- * lie before every first. */
+/* Which lanes see key k of a tile: first <= j <= position. Rows behind the last key nobody sees:
+ * they lie before every first. */
 SKV_INLINE skv_int skv_visible(const skv_scan *scan, const skv_keys *keys, size_t lane, size_t k) {
     const skv_int j = skv_int_set1(k < keys->count ? (int32_t)(keys->first + k) : -1);
     const skv_int late = skv_int_gt(j, skv_int_load(scan->position + lane));
