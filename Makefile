@@ -164,6 +164,37 @@ sanitize: ## the unit tests under ASan, UBSan (gcc, clang) and MSan
 memcheck: ## the unit tests under valgrind, scalar and AVX2
 	@tests/run.sh $(memcheck_checks)
 
+# ---- scale ---------------------------------------------------------------------------------
+
+# With the overflow checks of UBSan too; clang's also see a number that changes when it is narrowed.
+SCALE              := longest long_prompt
+SCALE_native       := $(CC) -O3 $(NATIVE)
+SCALE_ubsan        := $(CLANG) -O2 $(NATIVE) -fsanitize=undefined,implicit-conversion -fno-sanitize-recover=all
+scale_checks       := $(foreach b,native ubsan,$(foreach s,$(SCALE),'scale/$b/$s=tests/scale/scale.sh $b $s'))
+
+define scale_rules
+$(B)/scale/$(1)/%: tests/scale/%.c $(wildcard tests/support/*.c) $(SUPPORT_H) $(H) | $(B)/cmocka.ok
+	@mkdir -p $$(@D)
+	$(SCALE_$(1)) $(BASE) -g -Itests/support -o $$@ $$< $(wildcard tests/support/*.c) -lcmocka -lm
+endef
+$(foreach b,native ubsan,$(eval $(call scale_rules,$b)))
+
+LONG_CHECKS += $(scale_checks)
+
+.PHONY: scale
+scale: ## prompts of 2^20 tokens, arrays of INT32_MAX entries
+	@tests/run.sh $(scale_checks)
+
+# ---- threads -------------------------------------------------------------------------------
+
+tsan_checks := $(foreach c,gcc clang,$(foreach p,parity examples,'tsan/$c/$p=tests/parity/tsan.sh $c $p'))
+
+LONG_CHECKS += $(tsan_checks)
+
+.PHONY: tsan
+tsan: ## many sets on several threads under ThreadSanitizer, and the bits of one
+	@tests/run.sh $(tsan_checks)
+
 # ---- documents and the installed copy ------------------------------------------------------
 
 # The scripts compile with the same compiler and warnings.
