@@ -12,7 +12,7 @@ CFLAGS ?= -O2 -g
 BASE   := -std=c99 $(WARN) -Iinclude
 
 .DEFAULT_GOAL := help
-.PHONY: help demo llama examples check vectors bench install uninstall clean
+.PHONY: help demo pictures llama examples check vectors bench install uninstall clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -27,8 +27,12 @@ examples: $(EXAMPLES) ## build every example into build/
 $(B)/%: examples/%.c $(wildcard examples/*.h) $(H) | $(B)
 	$(CC) $(BASE) $(CFLAGS) -O3 $(NATIVE) -Iexamples -o $@ $< -lm
 
-demo: $(B)/recall ## the main job on the built-in model: recall against capacity, a table and a plot
+demo: $(B)/recall $(B)/keepmap ## the main job on the built-in model: recall against capacity, table and plots
 	$(B)/recall
+	$(B)/keepmap
+
+pictures: demo ## write docs/recall.svg and docs/keepmap.svg anew
+	cp $(B)/recall.svg $(B)/keepmap.svg docs/
 
 $(B)/threads: BASE += -pthread
 
@@ -74,7 +78,8 @@ $(B)/cmocka.ok: | $(B)
 	@touch $@
 
 CHECKS += llama=tests/compile/llama.sh threads=$(B)/threads dispatch=tests/compile/dispatch.sh
-check: $(B)/llama $(B)/threads $(B)/dispatch
+CHECKS += keepmap=tests/compile/keepmap.sh
+check: $(B)/llama $(B)/threads $(B)/dispatch $(B)/keepmap
 
 # ---- the numeric contract ------------------------------------------------------------------
 
