@@ -37,7 +37,7 @@ printf '#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n#include <s
 ${CC:-cc} -std=c99 -dM -E "$out/none.c" | awk '{ print $2 }' | sed 's/(.*//' | sort >"$out/without.txt"
 left=$(comm -23 "$out/with.txt" "$out/without.txt" | grep -v '^SNAPKV_')
 [ -z "$left" ] || fail "macros left behind: $left"
-names=$(sed -n 's/^\(static inline\|SKV_INLINE\|SKV_NOINLINE\|SNAPKV_API\) .*[ *]\([a-z_0-9]*\)(.*/\2/p' $h |
+names=$(sed -n 's/^\(static inline\|SKV_INLINE\|SKV_NOINLINE\|SNAPKV_API\) [^(]*[ *]\([a-z_0-9]*\)(.*/\2/p' $h |
     grep -v '^\(snapkv_\|skv_\)')
 [ -z "$names" ] || fail "names without prefix: $names"
 
