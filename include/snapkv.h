@@ -862,7 +862,8 @@ SKV_INLINE void skv_exp_each(skv_vec *x, const int count) {
     SKV_EACH(x[i] = skv_mul(p[i], skv_from_bits(skv_int_shl(t[i], 23))));
 }
 
-SKV_INLINE skv_vec skv_exp(skv_vec x) {
+/* One vector; out of line, for it is no hot path and has many callers. */
+SKV_NOINLINE skv_vec skv_exp(skv_vec x) {
     skv_exp_each(&x, 1);
     return x;
 }
