@@ -211,14 +211,34 @@ CHECKS += compile/quickstart=tests/compile/quickstart.sh compile/snippets=tests/
 
 build_checks = $(foreach p,$(1),'builds/$p=tests/compile/builds.sh $p')
 CHECKS      += $(call build_checks,languages guests choices levels)
-LONG_CHECKS += $(call build_checks,processors windows) baremetal=tests/baremetal/baremetal.sh
+LONG_CHECKS += $(call build_checks,processors windows) baremetal=tests/baremetal/baremetal.sh \
+    coverage=tests/unit/coverage.sh mutants=tests/unit/mutants.sh lint=tests/compile/lint.sh
 
-.PHONY: check-builds baremetal
+.PHONY: check-builds baremetal coverage mutants lint tools
 check-builds: ## every language, compiler and flag; other processors and Windows, emulated
 	@tests/run.sh $(call build_checks,languages guests choices levels processors windows)
 
 baremetal: ## Cortex-M4F and M7 without a system, emulated: bits, code size, stack, workspace
 	@tests/baremetal/baremetal.sh
+
+coverage: ## lines and branches of the header that the unit tests run
+	@tests/unit/coverage.sh
+
+mutants: ## some 80 changes to the header, one at a time: does a unit test notice each?
+	@tests/unit/mutants.sh
+
+lint: ## clang-tidy, cppcheck and gcc -fanalyzer
+	@tests/compile/lint.sh
+
+TOOLS := clang clang-tidy cppcheck gcovr libcmocka-dev libsimde-dev pkg-config gcc-aarch64-linux-gnu \
+    gcc-arm-linux-gnueabihf gcc-i686-linux-gnu gcc-s390x-linux-gnu gcc-powerpc64-linux-gnu \
+    gcc-riscv64-linux-gnu gcc-mingw-w64-x86-64 gcc-arm-none-eabi libnewlib-arm-none-eabi \
+    libc6-dev-arm64-cross libc6-dev-armhf-cross libc6-dev-i386-cross libc6-dev-s390x-cross \
+    libc6-dev-ppc64-cross libc6-dev-riscv64-cross qemu-user qemu-system-arm valgrind wine wine64
+
+tools: ## install what the checks can use, on Debian as root
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(TOOLS)
 
 # ---- install -------------------------------------------------------------------------------
 

@@ -173,6 +173,32 @@ static void test_nested_strides(void **state) {
     }
 }
 
+/* ---- a sink logit far above everything ------------------------------------------------------- */
+
+static void test_a_sink_that_takes_all(void **state) {
+    (void)state;
+    const snapkv_config config = small_config();
+    snapkv_layer layer = small_layer();
+    static const float sinks[] = {90, 1000, 3e38f};
+    const size_t size = snapkv_workspace_size(&config, &layer);
+    void *workspace = new_array(size, 1);
+    for (size_t i = 0; i < COUNT_OF(sinks); i++) {
+        float votes[2] = {7, 7}, mass = 0;
+        int32_t kept[3];
+        snapkv_selection selection;
+        layer.sink_logits = sinks + i;
+        assert_ok(snapkv_vote(&config, &layer, 0, votes, workspace, size));
+        assert_true(votes[0] >= 0 && votes[0] < 1e-38f);
+        assert_true(votes[1] >= 0 && votes[1] < 1e-38f);
+        assert_ok(snapkv_select(&config, &layer, 0, kept, NULL, &selection, workspace, size));
+        assert_true(selection.coverage == 1);
+        assert_ok(snapkv_retained_mass(&config, &layer, 0, numbers, 3, kept, 0, &mass, workspace,
+                                       size));
+        assert_true(mass == 1);
+    }
+    free(workspace);
+}
+
 /* ---- cursor ---------------------------------------------------------------------------------- */
 
 static void test_cursor_corners(void **state) {
@@ -203,6 +229,7 @@ int main(void) {
         cmocka_unit_test(test_row_bytes_below_the_numbers),
         cmocka_unit_test(test_a_million_heads),
         cmocka_unit_test(test_nested_strides),
+        cmocka_unit_test(test_a_sink_that_takes_all),
         cmocka_unit_test(test_cursor_corners),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
