@@ -30,8 +30,19 @@ static inline __m512i emulated_cvtepu16_epi32(__m256i a) {
     return _mm512_castps_si512(emulated_join(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high)));
 }
 
-#define _mm512_cvtepi32_ps(a)    emulated_cvtepi32_ps(a)
-#define _mm512_cvtph_ps(a)       emulated_cvtph_ps(a)
-#define _mm512_cvtepu16_epi32(a) emulated_cvtepu16_epi32(a)
+static inline __m256 emulated_extract(__m512 a, int high) {
+    return _mm256_castpd_ps(high ? _mm512_extractf64x4_pd(_mm512_castps_pd(a), 1)
+                                 : _mm512_extractf64x4_pd(_mm512_castps_pd(a), 0));
+}
+
+/* The zeroing forms, with all lanes on. */
+#define _mm512_maskz_max_epi32(k, a, b)       _mm512_max_epi32(a, b)
+#define _mm512_maskz_max_ps(k, a, b)          _mm512_max_ps(a, b)
+#define _mm512_maskz_sll_epi32(k, a, n)       _mm512_sll_epi32(a, n)
+#define _mm512_maskz_slli_epi32(k, a, n)      _mm512_slli_epi32(a, n)
+#define _mm512_maskz_cvtepi32_ps(k, a)        emulated_cvtepi32_ps(a)
+#define _mm512_maskz_cvtph_ps(k, a)           emulated_cvtph_ps(a)
+#define _mm512_maskz_cvtepu16_epi32(k, a)     emulated_cvtepu16_epi32(a)
+#define _mm512_maskz_extractf32x8_ps(k, a, i) emulated_extract(a, i)
 
 #endif
