@@ -92,7 +92,7 @@ static const char *run_model(map *m, const char *path, uint64_t seed) {
     m->n_rows = model.n_heads;
     if (model.vocab_size != VOCABULARY || m->n_heads > MOST_HEADS) {
         error = "not the recall example's model";
-    } else if (m->config.window == 0 || m->config.window >= LENGTH) {
+    } else if (m->config.window >= LENGTH) {
         error = snapkv_status_string(SNAPKV_ERROR_WINDOW);
     } else {
         m->n_prefix = LENGTH - m->config.window;
@@ -235,8 +235,6 @@ static const char *read_votes(map *m, const char *path) {
 /* Pools the votes of each head and keeps the best. Returns NULL or an error. */
 static const char *choose(map *m) {
     const size_t room = m->config.capacity - m->config.window;
-    if (m->config.capacity <= m->config.window)
-        return snapkv_status_string(SNAPKV_ERROR_CAPACITY);
     m->n_best = room < m->n_prefix ? room : m->n_prefix;
     m->scores = llama_floats(m->n_heads * m->n_prefix);
     m->kept = calloc(m->n_heads * m->n_best, sizeof *m->kept);
@@ -663,8 +661,17 @@ int main(int argc, char **argv) {
         fputs(USAGE, stdout);
         return EXIT_SUCCESS;
     }
-    const char *where = o.votes != NULL ? o.votes : o.model;
-    const char *error = o.votes != NULL ? read_votes(&m, o.votes) : run_model(&m, o.model, o.seed);
+    const snapkv_model any = {1, 1, 1, 1, 1, 1};
+    snapkv_ledger unused;
+    const char *where = "the choice", *error = NULL;
+    const snapkv_status status = /* checks the policy, before the model runs */
+        snapkv_account(&m.config, &any, m.config.window + 1, 0, &unused);
+    if (status != SNAPKV_OK) {
+        error = snapkv_status_string(status);
+    } else {
+        where = o.votes != NULL ? o.votes : o.model;
+        error = o.votes != NULL ? read_votes(&m, o.votes) : run_model(&m, o.model, o.seed);
+    }
     if (error == NULL) {
         where = "the choice";
         error = choose(&m);

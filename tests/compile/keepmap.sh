@@ -6,6 +6,7 @@ set -u
 build=${B:-build}
 out=$build/keepmap-check
 keepmap=$build/keepmap
+rm -rf "$out"
 mkdir -p "$out"
 failed=0
 checked=0
@@ -25,9 +26,11 @@ else
     cp "$keepmap" "$out/keepmap"
 fi
 
+draws=$out/keepmap
 drawn() { # arguments: it must draw, and what it draws must be XML
     checked=$((checked + 1))
-    "$out/keepmap" --svg "$out/map.svg" "$@" >"$out/output" 2>&1 || {
+    rm -f "$out/map.svg" "$out/output" # writing over a file can wait for the disk
+    "$draws" --svg "$out/map.svg" "$@" >"$out/output" 2>&1 || {
         fail "keepmap $*: $(cat "$out/output")"
         return
     }
@@ -48,6 +51,7 @@ refused() { # a reason, then the arguments
     reason=$1
     shift
     checked=$((checked + 1))
+    rm -f "$out/output" "$out/errors"
     "$out/keepmap" --svg "$out/never.svg" "$@" >"$out/output" 2>"$out/errors"
     status=$?
     [ $status = 1 ] || fail "keepmap $*: status $status: $(cat "$out/errors")"
@@ -66,17 +70,21 @@ n=$(diff docs/keepmap.svg "$out/again.svg" | grep -c '^>')
 
 drawn --dump "$out/votes.txt"
 places() { # without them: only the model's layers stand apart
-    sed -e 's/ y="[^"]*"//' -e 's/translate([^)]*)//' "$out/map.svg" | grep -v 'ffffff\|#888888\|^<svg'
+    sed -e 's/ y="[^"]*"//' -e 's/translate([^)]*)//' "$out/map.svg" | grep -vE 'ffffff|#888888|^<svg'
 }
 places >"$out/model.txt"
 drawn "$out/votes.txt"
 places | grep -vxFf "$out/model.txt" && fail 'the votes that were written give another picture'
 
+drawn --window 20 --capacity 24
+drawn --capacity 1024 --pooling max "$out/votes.txt"
+drawn --capacity 5000 --kernel 1 "$out/votes.txt"
+drawn --capacity 17 "$out/votes.txt"
+draws=$keepmap # a prompt each, a second under the sanitizers
 drawn --seed 7 --capacity 17
-drawn --capacity 1024 --pooling max
-drawn --capacity 5000 --kernel 1
 drawn --window 1000 --capacity 1010
 drawn --window 1023 --capacity 1024
+draws=$out/keepmap
 {
     echo '# a comment'
     echo
@@ -113,6 +121,7 @@ refused "can't be written" --dump "$out/none/votes.txt"
 "$out/keepmap" --svg "$out/none/map.svg" >"$out/output" 2>&1 && fail 'no error for a missing directory'
 
 refused_text() { # a reason, then the file's text
+    rm -f "$out/bad.txt"
     printf '%b' "$2" >"$out/bad.txt"
     refused "bad.txt: $1" --capacity 18 "$out/bad.txt"
 }

@@ -7,6 +7,7 @@ set -u
 build=${B:-build}
 out=$build/llama-check
 llama=$build/llama
+rm -rf "$out"
 mkdir -p "$out"
 failed=0
 checked=0
@@ -18,6 +19,7 @@ fail() { # to stderr: some run inside a substitution
 
 # The continuation alone, from the compressed cache or from the full one with --full.
 text() {
+    rm -f "$out/text" "$out/errors" "$out/small" # writing over a file can wait for the disk
     "$llama" "$@" >"$out/text" 2>"$out/errors" || {
         fail "llama $*: $(cat "$out/errors")"
         return
@@ -147,6 +149,7 @@ refused() { # a reason, then the arguments
     reason=$1
     shift
     checked=$((checked + 1))
+    rm -f "$out/output" "$out/errors"
     "$checker" "$@" >"$out/output" 2>"$out/errors"
     status=$?
     [ $status = 1 ] || fail "llama $*: status $status: $(cat "$out/errors")"
