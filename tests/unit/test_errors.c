@@ -491,6 +491,8 @@ static void test_alias(void **state) {
     EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS, (IN_PLACE, a.keys_out.head_stride = 12 * 32, a.set = 1));
     EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS,
            (IN_PLACE, a.keys_out.row_stride = 36, a.keys_out.head_stride = 45 * 32));
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS, (IN_PLACE, a.keys_out.row_stride = 36));
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS, (IN_PLACE, a.values_out.row_stride = 33));
     EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS,
            (IN_PLACE, a.keys_out.data = a.p.packed_keys.memory.data + 32));
     EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS,

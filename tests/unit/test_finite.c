@@ -164,6 +164,26 @@ static void test_last_element_of_the_last_row(void **state) {
     }
 }
 
+/* Every position of a prompt of many tiles, most of which each query sees as a whole. */
+static void test_every_position_of_a_long_prompt(void **state) {
+    (void)state;
+    for (int options = 0; options < 2; options++) {
+        splitmix random = {53};
+        problem p = problem_new(make_config(20, 60, 5), 1, 1, 330, 3);
+        problem_fill(&p, &random, 4, 0);
+        p.layer.softcap = options ? 20 : 0;
+        problem_pack_plainly(&p);
+        assert_status(vote_status(&p, 0), SNAPKV_OK);
+        for (size_t row = 0; row < 330; row++) {
+            float good = p.keys[row * 3 + row % 3];
+            poke(&p.packed_keys, 0, row, row % 3, &BAD_F32[row % 8], 4);
+            assert_status(vote_status(&p, 0), SNAPKV_ERROR_NOT_FINITE);
+            poke(&p.packed_keys, 0, row, row % 3, &good, 4);
+        }
+        problem_free(&p);
+    }
+}
+
 /* For a whole layer every head counts, the last one too. */
 static void test_per_layer(void **state) {
     (void)state;
@@ -435,6 +455,7 @@ int main(void) {
         cmocka_unit_test(test_every_place_in_halves),
         cmocka_unit_test(test_what_a_decoder_returns),
         cmocka_unit_test(test_last_element_of_the_last_row),
+        cmocka_unit_test(test_every_position_of_a_long_prompt),
         cmocka_unit_test(test_per_layer),
         cmocka_unit_test(test_keys_that_nobody_sees),
         cmocka_unit_test(test_far_keys_that_nobody_sees),

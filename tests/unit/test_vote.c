@@ -6,6 +6,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Votes of every query head against the reference, with the smallest workspace too. */
 static void check_votes(const problem *p) {
@@ -130,6 +131,10 @@ static void test_soft_cap(void **state) {
         problem p = random_problem(6, 2, 1, 60, 24);
         p.layer.scale = 0.5f;
         p.layer.softcap = caps[i];
+        check_votes(&p);
+        /* And with logits that are exactly 0. */
+        memset(p.queries, 0, 2 * 6 * 24 * sizeof(float));
+        problem_pack_plainly(&p);
         check_votes(&p);
         problem_free(&p);
     }
