@@ -8,20 +8,21 @@
  * is built for others' machines compiles it several times (path.c) and chooses when it starts:
  *
  *     cc -O3 -DSNAPKV_ISA=SNAPKV_ISA_SCALAR -DDISPATCH_PATH=path_scalar -c path.c -o scalar.o
- *     cc -O3 -DSNAPKV_ISA=SNAPKV_ISA_AVX2 -mavx2 -mfma -mf16c \
+ *     cc -O3 -DSNAPKV_ISA=SNAPKV_ISA_AVX2 -mavx2 -mfma -mf16c
  *        -DDISPATCH_PATH=path_avx2 -c path.c -o avx2.o
- *     cc -O3 -DSNAPKV_ISA=SNAPKV_ISA_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma
- * \ -mf16c -DDISPATCH_PATH=path_avx512 -c path.c -o avx512.o cc -O2 dispatch.c scalar.o avx2.o
- * avx512.o -lm        everything else: the plain flags
+ *     cc -O3 -DSNAPKV_ISA=SNAPKV_ISA_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl
+ *        -mavx2 -mfma -mf16c -DDISPATCH_PATH=path_avx512 -c path.c -o avx512.o
+ *     cc -O2 dispatch.c ...             everything else: the plain flags, and all the objects
  *
  * On AArch64 there are SNAPKV_ISA_SCALAR and SNAPKV_ISA_NEON, both without flags, and every such
  * processor runs either.
  *
  * A processor too old for AVX2 takes the scalar path. It multiplies and adds with two roundings, as
  * such processors do, so its last bits differ from the others'. path_scalar_fma, the same with
- * -DSNAPKV_SCALAR_FMA=1, gives the bits of all the others everywhere, but each multiply-add is a call
- * of fmaf: 7 times the time where that finds the instruction, far more where it does not. Take it
- * instead if all your machines must agree; here it runs when it is asked for, and in the check. */
+ * -DSNAPKV_SCALAR_FMA=1, gives the bits of all the others everywhere, but each multiply-add is a
+ * call of fmaf: 7 times the time where that finds the instruction, far more where it does not. Take
+ * it instead if all your machines must agree; here it runs when it is asked for, and in the check.
+ */
 #define _POSIX_C_SOURCE 199309L /* clock_gettime */
 #include <math.h>
 #include <stdio.h>

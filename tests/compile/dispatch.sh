@@ -18,9 +18,11 @@ names=$("$dispatch" --nonsense 2>&1 | sed -n 's/^usage: .*--check | \(.*\)\]$/\1
 [ -n "$names" ] || fail 'the usage names no paths'
 for name in $names; do
     if "$dispatch" "$name" >"$build/dispatch.out" 2>&1; then
-        grep -q "^path: $name " "$build/dispatch.out" || fail "$name: $(cat "$build/dispatch.out")"
+        grep -q "^path: $name " "$build/dispatch.out" ||
+            fail "$name: $(cat "$build/dispatch.out")"
     else
-        grep -q "can't run $name\$" "$build/dispatch.out" || fail "$name: $(cat "$build/dispatch.out")"
+        grep -q "can't run $name\$" "$build/dispatch.out" ||
+            fail "$name: $(cat "$build/dispatch.out")"
     fi
 done
 for arguments in nonsense '' '--check avx2' 'scalar avx2'; do
@@ -53,7 +55,8 @@ x86_64)
     fi
     if command -v qemu-x86_64 >/dev/null; then
         qemu-x86_64 -cpu Nehalem "$dispatch" 2>/dev/null | tee "$build/dispatch.out" | head -1
-        grep -q '^path: scalar ' "$build/dispatch.out" || fail 'an old processor: not the scalar path'
+        grep -q '^path: scalar ' "$build/dispatch.out" ||
+            fail 'an old processor: not the scalar path'
         qemu-x86_64 -cpu Nehalem "$dispatch" avx2 >/dev/null 2>&1 && fail 'an old processor: avx2?'
     else
         echo 'SKIP dispatch on an old processor: no qemu-x86_64'

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The picture of what is kept: the committed one can be printed again, a picture from a file of votes
-# is the picture from the model they came from, odd shapes give a well-formed file, and bad input an
+# The picture of what is kept: the committed one can be printed again, a picture from a file of
+# votes is the picture from the model they came from, odd shapes give a well-formed file, and bad input an
 # error with a reason. Under the sanitizers, where there are any.
 set -u
 build=${B:-build}
@@ -70,7 +70,8 @@ n=$(diff docs/keepmap.svg "$out/again.svg" | grep -c '^>')
 
 drawn --dump "$out/votes.txt"
 places() { # without them: only the model's layers stand apart
-    sed -e 's/ y="[^"]*"//' -e 's/translate([^)]*)//' "$out/map.svg" | grep -vE 'ffffff|#888888|^<svg'
+    sed -e 's/ y="[^"]*"//' -e 's/translate([^)]*)//' "$out/map.svg" |
+        grep -vE 'ffffff|#888888|^<svg'
 }
 places >"$out/model.txt"
 drawn "$out/votes.txt"
@@ -118,7 +119,8 @@ refused "can't be" "$out"
 refused "can't be opened" --model "$out/none.bin"
 refused 'checkpoint' --model "$out/votes.txt"
 refused "can't be written" --dump "$out/none/votes.txt"
-"$out/keepmap" --svg "$out/none/map.svg" >"$out/output" 2>&1 && fail 'no error for a missing directory'
+"$out/keepmap" --svg "$out/none/map.svg" >"$out/output" 2>&1 &&
+    fail 'no error for a missing directory'
 
 refused_text() { # a reason, then the file's text
     rm -f "$out/bad.txt"

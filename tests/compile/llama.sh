@@ -165,7 +165,8 @@ for sharing in kv query layer; do
     "$checker" --tokens '1 2 3 4 5 6 7 8 9 10 11 12' --capacity 8 --window 3 --steps 5 --compare \
         --sharing $sharing "$model" >"$out/output" 2>&1 || fail "sanitizers: $(cat "$out/output")"
 done
-"$checker" --tokens 5 --steps 1 "$model" >"$out/output" 2>&1 || fail "one token: $(cat "$out/output")"
+"$checker" --tokens 5 --steps 1 "$model" >"$out/output" 2>&1 ||
+    fail "one token: $(cat "$out/output")"
 
 refused 'bad argument or value: --nonsense' --nonsense
 refused 'bad argument or value: --steps' --steps
@@ -234,7 +235,8 @@ refused 'not a tokenizer' --tokenizer "$model" --prompt abc "$model"
 
 # Noise, from a seed: a linear congruential generator's bytes.
 for seed in 1 2 3 4 5 6 7 8; do
-    awk -v seed=$seed 'BEGIN { for (i = 0; i < 300; i++) { seed = (seed * 1103515245 + 12345) % 2147483648
+    awk -v seed=$seed 'BEGIN { for (i = 0; i < 300; i++) {
+        seed = (seed * 1103515245 + 12345) % 2147483648
         printf "%02x\n", int(seed / 65536) % 256 } }' | while read -r byte; do
         printf "\\$(printf %03o "0x$byte")"
     done >"$bad"
