@@ -1,7 +1,7 @@
 #!/bin/sh
 # The picture of what is kept: the committed one can be printed again, a picture from a file of
-# votes is the picture from the model they came from, odd shapes give a well-formed file, and bad input an
-# error with a reason. Under the sanitizers, where there are any.
+# votes is the picture from the model they came from, odd shapes give a well-formed file, and bad
+# input an error with a reason. Under the sanitizers, where there are any.
 set -u
 build=${B:-build}
 out=$build/keepmap-check
