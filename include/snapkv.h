@@ -463,8 +463,8 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #define SKV_SQRTF(a)      sqrtf(a)
 #endif
 
-/* GCC 12 -O3 makes in-order vector reductions of the scalar path's loop over the dimensions where it
- * has no fused multiply-add, and loses a factor of 3. */
+/* GCC 12 -O3 makes in-order vector reductions of the scalar path's loop over the dimensions where
+ * there is no fused multiply-add, and loses a factor of 3. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define SKV_STEP_BY_STEP() __asm__ volatile("")
 #else
