@@ -1022,9 +1022,6 @@ static inline skv_plan skv_make_plan(const snapkv_layer *layer, size_t n_heads, 
     plan.n_votes = n_votes;
     plan.first_tile = skv_size_min(first, layer->length) / SKV_TILE;
     plan.vote_tiles = n_votes / SKV_TILE + (n_votes % SKV_TILE != 0);
-    if (plan.vote_tiles < plan.first_tile) {
-        plan.vote_tiles = plan.first_tile;
-    }
     const size_t head_lanes = skv_size_mul(n_heads, plan.n_lanes);
     const size_t pitch = skv_round_up(layer->head_dim, SKV_BLOCK);
     plan.fixed = skv_size_mul(head_lanes, layer->head_dim);
