@@ -68,6 +68,29 @@ static void test_misleading_samples(void **state) {
     }
 }
 
+/* The counts of what lies above the guess, and of what does not lie below it, are exactly k. */
+static void test_counts_that_are_exactly_k(void **state) {
+    (void)state;
+    enum { N = 16387, STEP = N / 1024 };
+    float *scores = new_array(N, sizeof *scores);
+    size_t n_ones = 0, n_zeros = 0;
+    for (size_t i = 0; i < N; i++) { /* the sample is all zeros */
+        scores[i] = i % STEP == 0 ? 0.0f : 1.0f;
+        n_ones += i % STEP != 0;
+    }
+    for (size_t k = n_ones - 2; k <= n_ones + 2; k++) {
+        check_top_k(scores, N, k);
+    }
+    for (size_t i = 0; i < N; i++) { /* zeros in half of the sample and behind the last vector */
+        scores[i] = i % (2 * STEP) == 0 || i >= N - 3 ? 0.0f : -1.0f;
+        n_zeros += scores[i] == 0;
+    }
+    for (size_t k = n_zeros - 4; k <= n_zeros + 2; k++) {
+        check_top_k(scores, N, k);
+    }
+    free(scores);
+}
+
 /* ---- rows in the gaps of others -------------------------------------------------------------- */
 
 /* Rows of 8 bytes, 16 apart; the copies go into the gaps, or a byte too far. */
@@ -225,6 +248,7 @@ static void test_cursor_corners(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_misleading_samples),
+        cmocka_unit_test(test_counts_that_are_exactly_k),
         cmocka_unit_test(test_interleaved_rows),
         cmocka_unit_test(test_row_bytes_below_the_numbers),
         cmocka_unit_test(test_a_million_heads),
