@@ -2,7 +2,7 @@
 #include <stdio.h>
 enum { H = 4, L = 8192, D = 64, W = 32, ROW = 4 * D }; // heads, length, dims, window, bytes
 static float Q[H * W * D], K[H * L * D], V[H * L * D]; // [head][position][dim]; Q: the last W
-static float workspace[300000]; // snapkv_workspace_size() says how much; a tenth works, slower
+static float workspace[300000]; // snapkv_workspace_size() says how much; 150000 work, slower
 static int32_t kept[2048];      // the original position of each slot of the small cache
 int main(void) {
     for (int i = 0; i < H * L * D; i++) K[i] = Q[i % (H * W * D)] = (float)(i * 7LL % 99) / 50;

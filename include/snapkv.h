@@ -5,7 +5,7 @@
  *   #include <stdio.h>
  *   enum { H = 4, L = 8192, D = 64, W = 32, ROW = 4 * D }; // heads, length, dims, window, bytes
  *   static float Q[H * W * D], K[H * L * D], V[H * L * D]; // [head][position][dim]; Q: the last W
- *   static float workspace[300000]; // snapkv_workspace_size() says how much; a tenth works, slower
+ *   static float workspace[300000]; // snapkv_workspace_size() says how much; 150000 work, slower
  *   static int32_t kept[2048];      // the original position of each slot of the small cache
  *   int main(void) {
  *       for (int i = 0; i < H * L * D; i++) K[i] = Q[i % (H * W * D)] = (float)(i * 7LL % 99) / 50;
@@ -46,9 +46,8 @@
 #define SNAPKV_ISA_NEON   4
 
 /* MSVC announces AVX2 alone, and means FMA and F16C too. */
-#if defined(__AVX2__) && defined(_MSC_VER) && !defined(__clang__)
-#define SKV_HAS_AVX2 1
-#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#if defined(__AVX2__) && ((defined(__FMA__) && defined(__F16C__)) ||                               \
+                          (defined(_MSC_VER) && !defined(__clang__)))
 #define SKV_HAS_AVX2 1
 #else
 #define SKV_HAS_AVX2 0
@@ -84,9 +83,8 @@
 #endif
 
 #ifndef SNAPKV_SCALAR_FMA
-#if defined(__FMA__) || defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA) || SKV_HAS_NEON
-#define SNAPKV_SCALAR_FMA 1
-#elif SKV_HAS_AVX2
+#if defined(__FMA__) || defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA) || SKV_HAS_NEON ||   \
+    SKV_HAS_AVX2
 #define SNAPKV_SCALAR_FMA 1
 #else
 #define SNAPKV_SCALAR_FMA 0
@@ -115,7 +113,8 @@ extern "C" {
 /* ---- Types -----------------------------------------------------------------------------------
  *
  * Symbols in the comments: L length of the prompt, W observation window, P = L - W prefix,
- * C capacity, D head dimension, G query heads per K/V head. */
+ * C capacity, D head dimension, G query heads per K/V head (Hq, Hkv: their numbers), B batch,
+ * N layers, g generated tokens, s bytes of an element. */
 
 typedef enum snapkv_status {
     SNAPKV_OK = 0,
@@ -260,7 +259,8 @@ SNAPKV_API size_t snapkv_set_count(const snapkv_config *config, const snapkv_lay
 /* min(length, capacity): the entries of a kept list. 0 for a NULL config. */
 SNAPKV_API size_t snapkv_kept_count(const snapkv_config *config, size_t length);
 
-/* Bytes for the fastest run: about 4 W L per query head that shares a list. 0: invalid. */
+/* Bytes for the fastest run: about 4 W L per query head of a K/V head (of one, per query head) and
+ * 12 L. 0: invalid; what only a selection needs (capacity, kernel) is not looked at. */
 SNAPKV_API size_t snapkv_workspace_size(const snapkv_config *config, const snapkv_layer *layer);
 
 /* Bytes for the slowest run, about twice the time: no W x L buffer. 0: invalid. A size between the
@@ -276,7 +276,8 @@ SNAPKV_API size_t snapkv_workspace_min(const snapkv_config *config, const snapkv
  *   tmp  workspace
  *
  * A prompt shorter than the capacity is bypassed: all is kept, scores stay as they are, coverage is
- * 1. Coverage is 1 - (sum of the dropped votes) / W, averaged over the query heads of the set.
+ * 1; the arguments are checked as ever. Coverage is 1 - (sum of the dropped votes) / W, averaged
+ * over the query heads of the set.
  *
  * Errors: those of snapkv_check, INDEX (set), WORKSPACE, ALIAS (an output in the workspace or in
  * another output), NOT_FINITE. */
@@ -293,8 +294,9 @@ SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv
  *        values_out  likewise
  *
  * A query-head set reads source head set / G. In place (keys_out is layer->keys.data with its
- * strides, values_out likewise) works for contiguous rows and SNAPKV_BY_POSITION, except for query
- * heads of a group, whose lists differ while they read the same rows.
+ * strides, values_out likewise) works for contiguous rows and SNAPKV_BY_POSITION. Not for query
+ * heads of a group, whose lists differ while they read the same rows; nor for values that share the
+ * keys' memory (MLA): there, select and gather the rows once.
  *
  * Errors: those of snapkv_select, NULL or OPTION (values, custom row_bytes), STRIDE (outputs),
  * ALIAS (an output row overlaps a row that this set or another may still read). */
@@ -350,7 +352,8 @@ SNAPKV_API snapkv_status snapkv_top_k(const float *scores, size_t n, size_t k, s
  *   out  dst   [n_kept]  rows of row_bytes, dst_stride bytes apart
  *
  * In place (dst == src, equal strides) works when kept ascends; any other overlap is ALIAS.
- * Errors: NULL, SHAPE (n_rows or row_bytes is 0, overflow), STRIDE, INDEX, ALIAS. */
+ * n_kept = 0 writes nothing. Errors: NULL, SHAPE (n_rows or row_bytes is 0, overflow), STRIDE,
+ * INDEX, ALIAS. */
 SNAPKV_API snapkv_status snapkv_gather_rows(const int32_t *kept, size_t n_kept, const void *src,
                                             size_t src_stride, size_t n_rows, size_t row_bytes,
                                             void *dst, size_t dst_stride);
@@ -361,7 +364,7 @@ SNAPKV_API snapkv_status snapkv_gather_rows(const int32_t *kept, size_t n_kept, 
  *        src   [n_rows][n_columns]  elements of element_size bytes, rows src_stride bytes apart
  *   out  dst   [n_rows][n_kept]     rows dst_stride bytes apart
  *
- * In place and errors as above. */
+ * In place and errors as above, a row being n_columns elements in src and n_kept in dst. */
 SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kept, const void *src,
                                                size_t src_stride, size_t n_columns,
                                                size_t element_size, size_t n_rows, void *dst,
@@ -383,7 +386,8 @@ SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapk
  *   out  mass      0 .. 1
  *   tmp  workspace             any that serves snapkv_select
  *
- * Errors: as snapkv_vote, with INDEX also for position and kept. */
+ * Errors: as snapkv_vote, with INDEX also for position and kept, and without its WINDOW for a
+ * prompt that is all window. */
 SNAPKV_API snapkv_status snapkv_retained_mass(const snapkv_config *config,
                                               const snapkv_layer *layer, size_t query_head,
                                               const float *query, size_t position,
@@ -399,10 +403,10 @@ SNAPKV_API float snapkv_error_bound(float mass, float value_norm_max);
 /* After the prompt: nothing generated. All zero for a NULL config. */
 SNAPKV_API snapkv_cursor snapkv_cursor_start(const snapkv_config *config, size_t length);
 
-/* prompt_length + generated: the position that RoPE rotates the next token by. */
+/* prompt_length + generated: the position that RoPE rotates the next token by. 0 for NULL. */
 SNAPKV_API size_t snapkv_next_position(const snapkv_cursor *cursor);
 
-/* prompt_kept + generated: the slot that the next token's K/V row goes to. */
+/* prompt_kept + generated: the slot that the next token's K/V row goes to. 0 for NULL. */
 SNAPKV_API size_t snapkv_next_slot(const snapkv_cursor *cursor);
 
 /* n_tokens more have their K/V in the cache. Errors: NULL, SHAPE (overflow). */
@@ -464,7 +468,7 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #endif
 
 /* GCC 12 -O3 makes in-order vector reductions of the scalar path's loop over the dimensions where
- * there is no fused multiply-add, and loses a factor of 3. */
+ * there is no fused multiply-add, and loses a factor of 3. Elsewhere it changes nothing. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define SKV_STEP_BY_STEP() __asm__ volatile("")
 #else
@@ -698,7 +702,7 @@ SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
     return vreinterpretq_s32_u32(vcgtq_s32(a, b));
 }
 SKV_INLINE unsigned skv_mask_bits(skv_int mask) {
-    static const uint32_t bit[4] = {1, 2, 4, 8};
+    const uint32_t bit[4] = {1, 2, 4, 8};
     return vaddvq_u32(vandq_u32(vreinterpretq_u32_s32(mask), vld1q_u32(bit)));
 }
 SKV_INLINE skv_vec skv_select(skv_int mask, skv_vec a, skv_vec b) {
@@ -839,7 +843,7 @@ enum {
     SKV_PARTS = SKV_BLOCK / SKV_LANES
 };
 
-#define SKV_LOWEST (-3.402823466e38f) /* -FLT_MAX: below every logit, and no infinity */
+#define SKV_LOWEST (-3.402823466e38f) /* -FLT_MAX: no logit is lower, and it is no infinity */
 
 /* ---- Lane maths ---------------------------------------------------------------------------- */
 
@@ -852,8 +856,8 @@ enum {
     }                                                                                              \
     (void)0
 
-/* exp(x) for x <= 0; worst error 4.5 ULP, near -87, and 1.5 above -10. Exactly 1 at 0, exactly 0
- * below -87.
+/* exp(x) for x <= 0; worst error 4.5 ULP, near -87, and 1.1 above -10. Exactly 1 at 0, exactly 0
+ * from -86.989975 down.
  *
  * x = n ln 2 + r with |r| <= ln(2) / 2. Adding 1.5 * 2^23 rounds x / ln 2 to the integer n and
  * leaves n + 126 in the low bits; n comes back through integers, since fast-math would cancel the
@@ -937,8 +941,18 @@ SKV_INLINE size_t skv_element_bytes(snapkv_dtype dtype) {
     return dtype == SNAPKV_F32 ? 4 : dtype == SNAPKV_CUSTOM ? 0 : 2;
 }
 
+/* What a gather copies of a row; 0: custom rows that don't say. */
 SKV_INLINE size_t skv_row_bytes(const snapkv_rows *rows, size_t head_dim) {
-    return rows->row_bytes ? rows->row_bytes : head_dim * skv_element_bytes(rows->dtype);
+    const size_t numbers = skv_size_mul(head_dim, skv_element_bytes(rows->dtype));
+    return rows->row_bytes ? rows->row_bytes : numbers;
+}
+
+/* What a row occupies, where it is read as numbers too. */
+SKV_INLINE size_t skv_row_width(const snapkv_rows *rows, size_t head_dim, int as_numbers) {
+    const size_t numbers = skv_size_mul(head_dim, skv_element_bytes(rows->dtype));
+    const size_t bytes = skv_row_bytes(rows, head_dim);
+    const size_t width = as_numbers && bytes < numbers ? numbers : bytes;
+    return width ? width : 1; /* custom rows that nobody gathers: at least a byte */
 }
 
 SKV_INLINE const char *skv_row(const snapkv_rows *rows, size_t head, size_t position) {
@@ -1186,9 +1200,12 @@ typedef struct skv_keys {
     size_t first;  /* position */
     size_t count;
     size_t kv_head;
-    size_t ahead; /* how many keys on to prefetch: 12 where they lie, or it waits for memory, and a
-                     tile where the tile is decoded as a whole */
+    size_t ahead; /* how many keys on to prefetch */
 } skv_keys;
+
+/* 3000 cycles ahead at W 32, D 128: far above the latency of memory; 6 to 48 measured alike. Where
+ * a tile is decoded as a whole, the next tile is prefetched. */
+enum { SKV_KEYS_AHEAD = 12 };
 
 static inline skv_keys skv_load_keys(const skv_scan *scan, size_t tile) {
     const snapkv_layer *layer = scan->layer;
@@ -1202,7 +1219,7 @@ static inline skv_keys skv_load_keys(const skv_scan *scan, size_t tile) {
     if (rows->dtype == SNAPKV_F32 && one_block) {
         keys.rows = skv_row(rows, keys.kv_head, keys.first);
         keys.stride = rows->row_stride;
-        keys.ahead = 12;
+        keys.ahead = SKV_KEYS_AHEAD;
         return keys;
     }
     const size_t pitch = skv_round_up(layer->head_dim, SKV_BLOCK);
@@ -1572,10 +1589,10 @@ static inline int skv_all_finite(const float *scores, size_t n) {
 }
 
 enum {
-    SKV_GROUP = 32,     /* scores that are looked at before a branch */
-    SKV_BINS = 512,     /* of a round; 2 KiB of stack */
-    SKV_SAMPLES = 1024, /* 4 KiB of stack */
-    SKV_SLACK = 4       /* standard deviations of a rank in the sample */
+    SKV_GROUP = 32,     /* scores looked at before a branch: the bits of a word */
+    SKV_BINS = 512,     /* of a round: 4 rounds for 32 bits, 2 KiB of stack */
+    SKV_SAMPLES = 1024, /* leaves some 4000 of 131072 scores in question; 4 KiB of stack */
+    SKV_SLACK = 4       /* standard deviations of a rank in the sample: misses 1 guess in 16000 */
 };
 
 /* A bit for each of scores[j .. j + SKV_GROUP - 1] whose code lies in low .. high. */
@@ -1794,6 +1811,9 @@ static inline void skv_gather_elements(const int32_t *kept, size_t n_kept, const
     for (size_t i = 0; i < n_kept; i++) {
         const char *from = src + (size_t)kept[i] * size;
         char *to = dst + i * size;
+        if (to == from) {
+            continue; /* in place, a column that stays */
+        }
         if (size == 1) {
             *to = *from;
         } else if (size == 2) {
@@ -1801,7 +1821,7 @@ static inline void skv_gather_elements(const int32_t *kept, size_t n_kept, const
         } else if (size == 4) {
             memcpy(to, from, 4);
         } else {
-            memmove(to, from, size); /* in place, a column that stays */
+            memcpy(to, from, size);
         }
     }
 }
@@ -1871,14 +1891,7 @@ SKV_INLINE size_t skv_extent(size_t n_heads, size_t head_stride, size_t n_rows, 
 static inline snapkv_status skv_check_rows(const snapkv_rows *rows, size_t n_heads, size_t n_rows,
                                            size_t head_dim, int as_numbers) {
     const size_t element = skv_element_bytes(rows->dtype);
-    const size_t numbers = skv_size_mul(head_dim, element);
-    size_t bytes = rows->row_bytes ? rows->row_bytes : numbers;
-    if (as_numbers && bytes < numbers) {
-        bytes = numbers;
-    }
-    if (bytes == 0) { /* custom rows that nobody gathers: at least a byte */
-        bytes = 1;
-    }
+    const size_t bytes = skv_row_width(rows, head_dim, as_numbers);
     const size_t in_block =
         rows->block_table ? skv_size_min(rows->block_rows, n_rows) : n_rows;
     if (in_block == 0) {
@@ -2034,6 +2047,9 @@ static inline int skv_ascends(const int32_t *indices, size_t n) {
 /* Whether two memory areas share a byte. */
 SKV_INLINE int skv_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
     const uintptr_t first = (uintptr_t)a, second = (uintptr_t)b;
+    if (a_bytes == 0 || b_bytes == 0) {
+        return 0;
+    }
     return first < second ? second - first < a_bytes : first - second < b_bytes;
 }
 
@@ -2065,19 +2081,26 @@ static inline snapkv_status skv_check_workspace(const snapkv_config *config,
     return skv_overlap(workspace, workspace_size, out, out_bytes) ? SNAPKV_ERROR_ALIAS : SNAPKV_OK;
 }
 
-/* Of a selection, once the layer is checked. */
+/* Of a selection, once the layer is checked: no output in the workspace or in another output. */
 static inline snapkv_status skv_check_select(const snapkv_config *config, const snapkv_layer *layer,
                                              size_t set, const int32_t *kept, const float *scores,
+                                             const snapkv_selection *selection,
                                              const void *workspace, size_t workspace_size) {
-    const size_t kept_bytes = snapkv_kept_count(config, layer->length) * sizeof *kept;
-    const size_t scores_bytes = (layer->length - config->window) * sizeof *scores;
+    const void *areas[4] = {workspace, kept, scores, selection};
+    size_t bytes[4] = {workspace_size, 0, 0, 0};
+    bytes[1] = snapkv_kept_count(config, layer->length) * sizeof *kept;
+    bytes[2] = scores ? (layer->length - config->window) * sizeof *scores : 0;
+    bytes[3] = selection ? sizeof *selection : 0;
     if (set >= snapkv_set_count(config, layer)) {
         return SNAPKV_ERROR_INDEX;
     }
-    SKV_TRY(skv_check_workspace(config, layer, workspace, workspace_size, kept, kept_bytes));
-    if (scores && (skv_overlap(workspace, workspace_size, scores, scores_bytes) ||
-                   skv_overlap(kept, kept_bytes, scores, scores_bytes))) {
-        return SNAPKV_ERROR_ALIAS;
+    SKV_TRY(skv_check_workspace(config, layer, workspace, workspace_size, kept, bytes[1]));
+    for (int i = 0; i < 4; i++) {
+        for (int j = 0; j < i; j++) {
+            if (skv_overlap(areas[i], bytes[i], areas[j], bytes[j])) {
+                return SNAPKV_ERROR_ALIAS;
+            }
+        }
     }
     return SNAPKV_OK;
 }
@@ -2093,22 +2116,91 @@ static inline int skv_is_same_view(const snapkv_rows_out *out, const snapkv_rows
            (n_heads == 1 || out->head_stride == view->head_stride);
 }
 
-/* Whether n_dst rows at dst share a byte with the rows of one head of a view. */
-static inline int skv_view_overlaps(const snapkv_rows *view, size_t head, size_t n_rows,
-                                    size_t head_dim, const char *dst, size_t n_dst,
-                                    size_t dst_stride, size_t dst_bytes) {
-    const size_t bytes = skv_row_bytes(view, head_dim);
-    const size_t step = view->block_table ? view->block_rows : n_rows;
-    for (size_t p = 0; p < n_rows; p += step) {
-        if (skv_strided_overlap(skv_row(view, head, p), skv_size_min(step, n_rows - p),
-                                view->row_stride, bytes, dst, n_dst, dst_stride, dst_bytes)) {
-            return 1;
+/* Rows that a gather writes. */
+typedef struct skv_written {
+    char *data;
+    size_t n_rows, stride, bytes;
+} skv_written;
+
+static inline int skv_written_overlaps(const skv_written *out, const void *data, size_t n_rows,
+                                       size_t stride, size_t bytes) {
+    return skv_strided_overlap(out->data, out->n_rows, out->stride, out->bytes, data, n_rows,
+                               stride, bytes);
+}
+
+/* Whether they share a byte with the rows of a view, except those of the head `excepted`. */
+static inline int skv_written_overlaps_view(const skv_written *out, const snapkv_rows *view,
+                                            size_t n_heads, size_t n_rows, size_t width,
+                                            size_t excepted) {
+    const size_t step = view->block_table ? skv_size_min(view->block_rows, n_rows) : n_rows;
+    size_t extent = skv_extent(n_heads, view->head_stride, step, view->row_stride, width);
+    size_t highest = 0;
+    for (size_t i = 0; view->block_table && i <= (n_rows - 1) / step; i++) {
+        if ((size_t)view->block_table[i] > highest) {
+            highest = (size_t)view->block_table[i];
         }
-        if (step > n_rows - p) {
-            break; /* p += step could wrap */
+    }
+    extent += highest * view->block_stride;
+    if (!skv_written_overlaps(out, view->data, 1, 0, extent)) {
+        return 0; /* far away, as nearly always */
+    }
+    for (size_t head = 0; head < n_heads; head++) {
+        for (size_t p = 0; p < n_rows && head != excepted; p += step) {
+            if (skv_written_overlaps(out, skv_row(view, head, p), skv_size_min(step, n_rows - p),
+                                     view->row_stride, width)) {
+                return 1;
+            }
         }
     }
     return 0;
+}
+
+/* What the gathers of a call may not touch: rows that this set or another still reads, the outputs
+ * of any set, the list, the selection, the workspace. */
+static inline snapkv_status skv_check_outputs(const snapkv_config *config,
+                                              const snapkv_layer *layer, size_t first_head,
+                                              size_t end_head, size_t n_out_heads,
+                                              const snapkv_rows_out *const outs[2],
+                                              const size_t bytes[2], const int32_t *kept,
+                                              const snapkv_selection *selection,
+                                              const void *workspace, size_t workspace_size) {
+    const size_t n_kept = snapkv_kept_count(config, layer->length), head_dim = layer->head_dim;
+    const snapkv_rows *views[2] = {&layer->keys, &layer->values};
+    for (size_t head = first_head; head < end_head; head++) {
+        for (int i = 0; i < 2; i++) {
+            const snapkv_rows_out *other = outs[1 - i];
+            skv_written out;
+            out.data = skv_out_head(outs[i], head);
+            out.n_rows = n_kept;
+            out.stride = outs[i]->row_stride;
+            out.bytes = bytes[i];
+            for (int j = 0; j < 2; j++) {
+                const int in_place = i == j && config->order == SNAPKV_BY_POSITION &&
+                                     n_out_heads == layer->n_kv_heads &&
+                                     skv_is_same_view(outs[i], views[j], layer->n_kv_heads);
+                if (skv_written_overlaps_view(&out, views[j], layer->n_kv_heads, layer->length,
+                                              skv_row_width(views[j], head_dim, j == 0),
+                                              in_place ? head : SIZE_MAX)) {
+                    return SNAPKV_ERROR_ALIAS;
+                }
+            }
+            if (skv_written_overlaps_view(&out, &layer->queries, layer->n_query_heads,
+                                          config->window,
+                                          skv_row_width(&layer->queries, head_dim, 1), SIZE_MAX) ||
+                skv_written_overlaps(&out, kept, 1, 0, n_kept * sizeof *kept) ||
+                skv_written_overlaps(&out, selection, 1, 0, selection ? sizeof *selection : 0) ||
+                skv_written_overlaps(&out, workspace, 1, 0, workspace_size)) {
+                return SNAPKV_ERROR_ALIAS;
+            }
+            for (size_t h = 0; h < n_out_heads; h++) {
+                if (skv_written_overlaps(&out, skv_out_head(other, h), n_kept, other->row_stride,
+                                         bytes[1 - i])) {
+                    return SNAPKV_ERROR_ALIAS;
+                }
+            }
+        }
+    }
+    return SNAPKV_OK;
 }
 
 /* ---- Selection ------------------------------------------------------------------------------- */
@@ -2348,8 +2440,10 @@ SNAPKV_API snapkv_status snapkv_gather_rows(const int32_t *kept, size_t n_kept, 
         return SNAPKV_ERROR_INDEX;
     }
     const int in_place = src == dst && src_stride == dst_stride && skv_ascends(kept, n_kept);
-    if (!in_place && skv_strided_overlap(src, n_rows, src_stride, row_bytes, dst, n_kept,
-                                         dst_stride, row_bytes)) {
+    const size_t dst_bytes = n_kept ? skv_extent(1, 0, n_kept, dst_stride, row_bytes) : 0;
+    if (skv_overlap(kept, n_kept * sizeof *kept, dst, dst_bytes) ||
+        (!in_place && skv_strided_overlap(src, n_rows, src_stride, row_bytes, dst, n_kept,
+                                          dst_stride, row_bytes))) {
         return SNAPKV_ERROR_ALIAS;
     }
     snapkv_rows rows;
@@ -2381,9 +2475,11 @@ SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kep
         return SNAPKV_ERROR_INDEX;
     }
     const int in_place = src == dst && src_stride == dst_stride && skv_ascends(kept, n_kept);
-    if (n_kept > 0 && !in_place &&
-        skv_strided_overlap(src, n_rows, src_stride, src_bytes, dst, n_rows, dst_stride,
-                            dst_bytes)) {
+    if (n_kept > 0 &&
+        (skv_overlap(kept, n_kept * sizeof *kept, dst,
+                     skv_extent(1, 0, n_rows, dst_stride, dst_bytes)) ||
+         (!in_place && skv_strided_overlap(src, n_rows, src_stride, src_bytes, dst, n_rows,
+                                           dst_stride, dst_bytes)))) {
         return SNAPKV_ERROR_ALIAS;
     }
     for (size_t row = 0; row < n_rows; row++) {
@@ -2402,7 +2498,8 @@ SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv
         return SNAPKV_ERROR_NULL;
     }
     SKV_TRY(skv_check_layer(config, layer, 1));
-    SKV_TRY(skv_check_select(config, layer, set, kept, scores, workspace, workspace_size));
+    SKV_TRY(skv_check_select(config, layer, set, kept, scores, selection, workspace,
+                             workspace_size));
     return skv_select_set(config, layer, set, kept, scores, selection, workspace, workspace_size);
 }
 
@@ -2418,7 +2515,7 @@ SNAPKV_API snapkv_status snapkv_compress(const snapkv_config *config, const snap
     }
     SKV_TRY(skv_check_layer(config, layer, 1));
     SKV_TRY(skv_check_values(layer));
-    const snapkv_rows *views[3] = {&layer->keys, &layer->values, &layer->queries};
+    const snapkv_rows *views[2] = {&layer->keys, &layer->values};
     const snapkv_rows_out *outs[2] = {keys_out, values_out};
     const size_t n_kept = snapkv_kept_count(config, layer->length);
     const int expanded = config->sharing == SNAPKV_PER_QUERY_HEAD;
@@ -2442,36 +2539,11 @@ SNAPKV_API snapkv_status snapkv_compress(const snapkv_config *config, const snap
             return SNAPKV_ERROR_STRIDE;
         }
     }
-    SKV_TRY(skv_check_select(config, layer, set, kept, NULL, workspace, workspace_size));
+    SKV_TRY(skv_check_select(config, layer, set, kept, NULL, selection, workspace, workspace_size));
     const size_t first_out = whole_layer ? 0 : set;
     const size_t end_out = whole_layer ? n_out_heads : set + 1;
-    for (size_t head = first_out; head < end_out; head++) {
-        for (int i = 0; i < 2; i++) {
-            const char *dst = skv_out_head(outs[i], head);
-            const size_t dst_stride = outs[i]->row_stride;
-            for (int j = 0; j < 3; j++) {
-                const int in_place = i == j && config->order == SNAPKV_BY_POSITION &&
-                                     n_out_heads == layer->n_kv_heads &&
-                                     skv_is_same_view(outs[i], views[j], layer->n_kv_heads);
-                const size_t n_heads = j < 2 ? layer->n_kv_heads : layer->n_query_heads;
-                const size_t n_rows = j < 2 ? layer->length : config->window;
-                for (size_t h = 0; h < n_heads; h++) {
-                    if (!(in_place && h == head) &&
-                        skv_view_overlaps(views[j], h, n_rows, layer->head_dim, dst, n_kept,
-                                          dst_stride, bytes[i])) {
-                        return SNAPKV_ERROR_ALIAS;
-                    }
-                }
-            }
-            for (size_t other = first_out; i == 0 && other < end_out; other++) {
-                if (skv_strided_overlap(dst, n_kept, dst_stride, bytes[0],
-                                        skv_out_head(outs[1], other), n_kept, outs[1]->row_stride,
-                                        bytes[1])) {
-                    return SNAPKV_ERROR_ALIAS;
-                }
-            }
-        }
-    }
+    SKV_TRY(skv_check_outputs(config, layer, first_out, end_out, n_out_heads, outs, bytes, kept,
+                              selection, workspace, workspace_size));
     SKV_TRY(skv_select_set(config, layer, set, kept, NULL, selection, workspace, workspace_size));
     for (size_t head = first_out; head < end_out; head++) {
         for (int i = 0; i < 2; i++) {

@@ -67,6 +67,7 @@ static const spec specs[] = {
     {"sinks", 8, 30, 5, 0, AVG, POS, KVH, MEAN, 2, 1, 100, 16, 0, 0, 0, 1, 0, 4},
     {"alibi", 8, 30, 5, 0, AVG, POS, KVH, MEAN, 2, 1, 100, 16, 0, 0, 0, 0, 1, 4},
     {"everything", 20, 60, 7, 3, AVG, SCO, LAY, MEAN, 4, 2, 180, 48, 0.2f, 3, 100, 1, 1, 5},
+    {"long", 16, 64, 5, 0, AVG, POS, KVH, MEAN, 3, 1, 1700, 4, 0, 0, 0, 0, 0, 4},
     {"peaked", 16, 40, 5, 0, AVG, POS, KVH, MEAN, 2, 1, 150, 32, 1, 0, 0, 0, 0, 5},
 };
 
