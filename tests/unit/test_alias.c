@@ -1,0 +1,142 @@
+/* Outputs that lie where another output, the list, the workspace or a row that is still read lies. */
+#include "check.h"
+#include "problem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LENGTH = 60, WINDOW = 4, CAPACITY = 16, DIM = 8, ROW = DIM * 4 };
+
+typedef struct setup {
+    problem p;
+    size_t size;
+    float *workspace;
+    int32_t *kept;
+    float *out; /* room for two outputs of two heads, and more */
+} setup;
+
+static setup begin(snapkv_sharing sharing, size_t n_query_heads, size_t n_kv_heads) {
+    setup s;
+    splitmix random = {7};
+    snapkv_config config = make_config(WINDOW, CAPACITY, 3);
+    config.sharing = sharing;
+    s.p = problem_new(config, n_query_heads, n_kv_heads, LENGTH, DIM);
+    problem_fill(&s.p, &random, 4, 0);
+    problem_pack_plainly(&s.p);
+    s.size = snapkv_workspace_size(&s.p.config, &s.p.layer);
+    s.workspace = new_array(s.size / 4 + 1, 4);
+    s.kept = new_array(CAPACITY, sizeof *s.kept);
+    s.out = new_array(8 * CAPACITY * DIM, sizeof *s.out);
+    return s;
+}
+
+static void end(setup *s) {
+    free(s->workspace);
+    free(s->kept);
+    free(s->out);
+    problem_free(&s->p);
+}
+
+static snapkv_status compress(setup *s, size_t set, int32_t *kept, void *keys, void *values,
+                              snapkv_selection *selection) {
+    const snapkv_rows_out keys_out = {keys, CAPACITY * ROW, ROW};
+    const snapkv_rows_out values_out = {values, CAPACITY * ROW, ROW};
+    return snapkv_compress(&s->p.config, &s->p.layer, set, kept, &keys_out, &values_out, selection,
+                           s->workspace, s->size);
+}
+
+static void test_list_inside_an_output(void **state) {
+    (void)state;
+    setup s = begin(SNAPKV_PER_KV_HEAD, 1, 1);
+    float *keys = s.out, *values = s.out + CAPACITY * DIM;
+    int32_t *inside[2] = {(int32_t *)(void *)(keys + 5), (int32_t *)(void *)(values + 5)};
+    for (int i = 0; i < 2; i++) {
+        assert_status(compress(&s, 0, inside[i], keys, values, NULL), SNAPKV_ERROR_ALIAS);
+    }
+    assert_status(compress(&s, 0, s.kept, keys, values, NULL), SNAPKV_OK);
+    end(&s);
+}
+
+static void test_output_inside_the_workspace(void **state) {
+    (void)state;
+    setup s = begin(SNAPKV_PER_KV_HEAD, 1, 1);
+    assert_status(compress(&s, 0, s.kept, s.workspace + 20, s.out, NULL), SNAPKV_ERROR_ALIAS);
+    assert_status(compress(&s, 0, s.kept, s.out, s.workspace + 20, NULL), SNAPKV_ERROR_ALIAS);
+    end(&s);
+}
+
+static void test_selection_inside_another_output(void **state) {
+    (void)state;
+    setup s = begin(SNAPKV_PER_KV_HEAD, 1, 1);
+    float scores[LENGTH];
+    void *places[3] = {s.kept, s.workspace, scores};
+    for (int i = 0; i < 3; i++) {
+        assert_status(snapkv_select(&s.p.config, &s.p.layer, 0, s.kept, scores,
+                                    (snapkv_selection *)places[i], s.workspace, s.size),
+                      SNAPKV_ERROR_ALIAS);
+    }
+    assert_status(compress(&s, 0, s.kept, s.out, s.out + CAPACITY * DIM,
+                           (snapkv_selection *)(void *)s.out),
+                  SNAPKV_ERROR_ALIAS);
+    end(&s);
+}
+
+/* Sets are calls of their own, and may run side by side. */
+static void test_outputs_of_different_sets(void **state) {
+    (void)state;
+    setup s = begin(SNAPKV_PER_KV_HEAD, 2, 2);
+    float *keys = s.out, *values = s.out + CAPACITY * DIM; /* V of head 0 is K of head 1 */
+    for (size_t set = 0; set < 2; set++) {
+        assert_status(compress(&s, set, s.kept, keys, values, NULL), SNAPKV_ERROR_ALIAS);
+    }
+    assert_status(compress(&s, 1, s.kept, keys, keys + 2 * CAPACITY * DIM, NULL), SNAPKV_OK);
+    end(&s);
+}
+
+/* Rows are read in full although a gather copies only their first half. */
+static void test_part_of_a_row_that_is_only_read(void **state) {
+    (void)state;
+    setup s = begin(SNAPKV_PER_KV_HEAD, 1, 1);
+    float *keys = new_array(LENGTH * DIM, sizeof *keys);
+    memcpy(keys, s.p.keys, LENGTH * ROW);
+    s.p.layer.keys.data = keys;
+    s.p.layer.keys.row_stride = ROW;
+    s.p.layer.keys.row_bytes = ROW / 2;
+    const snapkv_rows_out keys_out = {keys + DIM / 2, 0, ROW};
+    const snapkv_rows_out values_out = {s.out, 0, ROW};
+    assert_status(snapkv_compress(&s.p.config, &s.p.layer, 0, s.kept, &keys_out, &values_out, NULL,
+                                  s.workspace, s.size),
+                  SNAPKV_ERROR_ALIAS);
+    free(keys);
+    end(&s);
+}
+
+static void test_gathers_over_their_list(void **state) {
+    (void)state;
+    int32_t area[64];
+    float src[64] = {0};
+    for (int i = 0; i < 64; i++) {
+        area[i] = i % 8;
+    }
+    assert_status(snapkv_gather_rows(area, 4, src, 16, 8, 16, area + 2, 16), SNAPKV_ERROR_ALIAS);
+    assert_status(snapkv_gather_rows(area, 4, src, 16, 8, 16, area + 4, 16), SNAPKV_OK);
+    for (int i = 0; i < 64; i++) {
+        area[i] = i % 8;
+    }
+    assert_status(snapkv_gather_columns(area, 4, src, 32, 8, 4, 4, area + 3, 16),
+                  SNAPKV_ERROR_ALIAS);
+    assert_status(snapkv_gather_columns(area, 4, src, 32, 8, 4, 4, area + 4, 16), SNAPKV_OK);
+    assert_status(snapkv_top_k(src, 64, 0, SNAPKV_BY_POSITION, (int32_t *)(void *)src), SNAPKV_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_list_inside_an_output),
+        cmocka_unit_test(test_output_inside_the_workspace),
+        cmocka_unit_test(test_selection_inside_another_output),
+        cmocka_unit_test(test_outputs_of_different_sets),
+        cmocka_unit_test(test_part_of_a_row_that_is_only_read),
+        cmocka_unit_test(test_gathers_over_their_list),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
