@@ -100,6 +100,24 @@ static void test_slots_out_of_range(void **state) {
     assert_int_equal(position, 12345);
 }
 
+/* A list that is not of this prompt. */
+static void test_lists_out_of_range(void **state) {
+    (void)state;
+    snapkv_config config = snapkv_default_config();
+    const int32_t kept[6] = {-1, 22, 23, INT32_MIN, INT32_MAX, 0};
+    config.window = 3;
+    config.capacity = 6;
+    snapkv_cursor cursor = snapkv_cursor_start(&config, 23);
+    size_t position = 12345;
+    assert_status(snapkv_slot_position(&cursor, kept, 0, &position), SNAPKV_ERROR_INDEX);
+    assert_status(snapkv_slot_position(&cursor, kept, 2, &position), SNAPKV_ERROR_INDEX);
+    assert_status(snapkv_slot_position(&cursor, kept, 3, &position), SNAPKV_ERROR_INDEX);
+    assert_status(snapkv_slot_position(&cursor, kept, 4, &position), SNAPKV_ERROR_INDEX);
+    assert_int_equal(position, 12345);
+    assert_ok(snapkv_slot_position(&cursor, kept, 1, &position));
+    assert_int_equal(position, 22);
+}
+
 static void test_nulls(void **state) {
     (void)state;
     snapkv_config config = snapkv_default_config();
@@ -122,6 +140,7 @@ int main(void) {
         cmocka_unit_test(test_append_does_not_wrap),
         cmocka_unit_test(test_positions_of_slots),
         cmocka_unit_test(test_slots_out_of_range),
+        cmocka_unit_test(test_lists_out_of_range),
         cmocka_unit_test(test_nulls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -366,6 +366,21 @@ static void test_stride(void **state) {
     EXPECT(SNAPKV_ERROR_STRIDE, RULES,
            (a.layer.queries.row_stride = 124, a.layer.queries.head_stride = 32));
 
+    /* A head that begins behind the last row of the one before, if not at a multiple; and rows of
+     * one head in the gaps between those of the other. */
+    EXPECT(SNAPKV_OK, CHECK,
+           (a.layer.keys.row_stride = 64, a.layer.keys.head_stride = 39 * 64 + 32));
+    EXPECT(SNAPKV_OK, CHECK,
+           (a.layer.keys.row_stride = 64, a.layer.keys.head_stride = 39 * 64 + 48));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES,
+           (a.layer.keys.row_stride = 64, a.layer.keys.head_stride = 39 * 64 + 28));
+    EXPECT(SNAPKV_OK, CHECK,
+           (a.layer.keys.row_stride = 64, a.layer.keys.head_stride = 5 * 64 + 32));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES,
+           (a.layer.keys.row_stride = 64, a.layer.keys.head_stride = 5 * 64 + 28));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES,
+           (a.layer.keys.row_stride = 64, a.layer.keys.head_stride = 5 * 64 + 36));
+
     EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.keys_out.row_stride = 31);
     EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.keys_out.row_stride = 0);
     EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.values_out.row_stride = 31);
@@ -502,6 +517,11 @@ static void test_alias(void **state) {
     EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS,
            (IN_PLACE, a.keys_out.data = a.p.packed_values.memory.data,
             a.values_out.data = a.p.packed_keys.memory.data));
+    /* Head 1 a row further than its own. */
+    EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS, (IN_PLACE, a.keys_out.head_stride = 41 * 32, a.set = 1));
+    EXPECT(
+        SNAPKV_ERROR_ALIAS, COMPRESS,
+        (guard_thaw(&a.p.packed_queries.memory), a.keys_out.data = a.p.packed_queries.memory.data));
     EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS, a.values_out.data = a.keys_out.data);
     EXPECT(SNAPKV_ERROR_ALIAS, COMPRESS, a.values_out.data = (char *)a.keys_out.data + 11 * 32);
     /* A page belongs to others, too. */

@@ -127,28 +127,37 @@ static void test_long(void **state) {
     free(scores);
 }
 
-/* Scores laid out against a look at every n-th of them: those say nothing about the others, or all
- * of them are among the best, or among the rest. */
+/* Scores laid out against a look at every n-th of them: all of those have the middle one of three
+ * neighbouring floats, and k lies at the edges of what is above them, equal and below. */
 static void test_misleading_samples(void **state) {
     (void)state;
-    static const size_t steps[] = {16, 17, 19, 20, 32, 48, 64, 97, 128};
+    static const size_t lengths[] = {16384, 20011};
     splitmix random = {12};
-    const size_t n = 20000;
-    float *scores = new_array(n, sizeof(float));
-    for (size_t i = 0; i < COUNT_OF(steps); i++) {
-        for (size_t kind = 0; kind < 4; kind++) {
-            for (size_t j = 0; j < n; j++) {
-                float noise = kind % 2 ? splitmix_float(&random, 1) : 0;
-                scores[j] = (j % steps[i] == 0) == (kind / 2 == 0) ? 2 + noise : noise;
+    for (size_t i = 0; i < COUNT_OF(lengths); i++) {
+        size_t n = lengths[i];
+        float *scores = new_array(n, sizeof(float));
+        for (size_t step = n / 1024; step <= n / 1024 + 1; step++) {
+            for (size_t kind = 0; kind < 4; kind++) {
+                size_t n_above = 0;
+                size_t n_equal = 0;
+                for (size_t j = 0; j < n; j++) {
+                    /* By kind: all above, all below, either, any of the three. */
+                    int above = kind < 2 ? kind == 0 : splitmix_once_in(&random, 2);
+                    int equal = j % step == 0 || (kind == 3 && splitmix_once_in(&random, 3));
+                    scores[j] = equal ? 1 : nextafterf(1, above ? 2 : 0);
+                    n_above += (size_t)(!equal && above);
+                    n_equal += (size_t)equal;
+                }
+                for (size_t k = 0; k < 5; k++) {
+                    check_top_k(scores, n, n_above + k > 2 ? n_above + k - 2 : 1, GUARD_AFTER);
+                    size_t past = n_above + n_equal + k - 2;
+                    check_top_k(scores, n, past < n ? past : n, GUARD_AFTER);
+                }
+                check_top_k(scores, n, splitmix_between(&random, 1, n), GUARD_AFTER);
             }
-            check_top_k(scores, n, n / steps[i] - 1, GUARD_AFTER);
-            check_top_k(scores, n, n / steps[i] + 2, GUARD_AFTER);
-            check_top_k(scores, n, n - n / steps[i] - 2, GUARD_AFTER);
-            check_top_k(scores, n, n - n / steps[i] + 1, GUARD_AFTER);
-            check_top_k(scores, n, splitmix_between(&random, 1, n), GUARD_AFTER);
         }
+        free(scores);
     }
-    free(scores);
 }
 
 static void test_overlap(void **state) {
