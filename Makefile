@@ -230,7 +230,7 @@ mutants: ## some 80 changes to the header, one at a time: does a unit test notic
 lint: ## clang-tidy, cppcheck and gcc -fanalyzer
 	@tests/compile/lint.sh
 
-TOOLS := clang clang-tidy cppcheck gcovr libcmocka-dev libsimde-dev pkg-config gcc-aarch64-linux-gnu \
+TOOLS := clang libclang-rt-14-dev clang-tidy cppcheck gcovr libcmocka-dev libsimde-dev pkg-config gcc-aarch64-linux-gnu \
     gcc-arm-linux-gnueabihf gcc-i686-linux-gnu gcc-s390x-linux-gnu gcc-powerpc64-linux-gnu \
     gcc-riscv64-linux-gnu gcc-mingw-w64-x86-64 gcc-arm-none-eabi libnewlib-arm-none-eabi \
     libc6-dev-arm64-cross libc6-dev-armhf-cross libc6-dev-i386-cross libc6-dev-s390x-cross \

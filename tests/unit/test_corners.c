@@ -121,6 +121,17 @@ static void test_interleaved_rows(void **state) {
     }
 }
 
+/* In place a position listed twice would be read after it was written. */
+static void test_in_place_twice(void **state) {
+    (void)state;
+    static const int32_t kept[3] = {0, 0, 1};
+    char memory[] = "abcdefgh";
+    assert_status(snapkv_gather_rows(kept, 3, memory, 2, 4, 2, memory, 2), SNAPKV_ERROR_ALIAS);
+    assert_status(snapkv_gather_columns(kept, 3, memory, 8, 4, 2, 1, memory, 8),
+                  SNAPKV_ERROR_ALIAS);
+    assert_string_equal(memory, "abcdefgh");
+}
+
 /* ---- views ----------------------------------------------------------------------------------- */
 
 static float numbers[64];
@@ -250,6 +261,7 @@ int main(void) {
         cmocka_unit_test(test_misleading_samples),
         cmocka_unit_test(test_counts_that_are_exactly_k),
         cmocka_unit_test(test_interleaved_rows),
+        cmocka_unit_test(test_in_place_twice),
         cmocka_unit_test(test_row_bytes_below_the_numbers),
         cmocka_unit_test(test_a_million_heads),
         cmocka_unit_test(test_nested_strides),
