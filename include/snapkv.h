@@ -1245,8 +1245,7 @@ static inline void skv_logits(const skv_scan *scan, size_t head, const skv_keys 
     dot.head_dim = head_dim;
     dot.n_lanes = n_lanes;
     for (size_t k = 0; k < keys->count; k += SKV_TILE_KEYS) {
-        /* Behind the last key the tile repeats it: there is room for those logits, and nobody reads
-         * them. */
+        /* Behind the last key the register tile repeats it: there is room for those logits. */
         for (size_t i = 0; i < SKV_TILE_KEYS; i++) {
             const size_t j = skv_size_min(k + i, keys->count - 1);
             const size_t next = skv_size_min(keys->first + j + keys->ahead, layer->length - 1);
@@ -1268,6 +1267,8 @@ static inline void skv_logits(const skv_scan *scan, size_t head, const skv_keys 
             v += step;
         }
     }
+    /* The softmax step takes whole tiles; its masks hide what is not there. */
+    memset(logits + keys->count * n_lanes, 0, (SKV_TILE - keys->count) * n_lanes * sizeof(float));
 }
 
 /* ---- Softmax --------------------------------------------------------------------------------- */
