@@ -219,7 +219,7 @@ static void test_a_sink_that_takes_all(void **state) {
     for (size_t i = 0; i < COUNT_OF(sinks); i++) {
         float votes[2] = {7, 7}, mass = 0;
         int32_t kept[3];
-        snapkv_selection selection;
+        snapkv_selection selection = {0, 0, 0};
         layer.sink_logits = sinks + i;
         assert_ok(snapkv_vote(&config, &layer, 0, votes, workspace, size));
         assert_true(votes[0] >= 0 && votes[0] < 1e-38f);
