@@ -6,10 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* MemorySanitizer takes a vector blend by a mask for a mixture of both sides: told that the unused
- * rows of a tile are undefined, it would report what the mask throws away. The scalar path is told.
- */
-#if defined(__has_feature) && SNAPKV_ISA == SNAPKV_ISA_SCALAR
+#if defined(__has_feature)
 #if __has_feature(memory_sanitizer)
 #include <sanitizer/msan_interface.h>
 #define UNDEFINE(data, size) __msan_allocated_memory(data, size)
