@@ -1,5 +1,5 @@
 /* Uses every public function and adds nothing of its own: tests/compile/symbols.sh looks at what
- * the object needs and holds. All is reached through arguments, so that nothing is optimised away. */
+ * the object needs and holds. All comes as an argument, so that nothing is optimised away. */
 #include "snapkv.h"
 
 #ifdef __cplusplus
