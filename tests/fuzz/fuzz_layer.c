@@ -270,7 +270,7 @@ static void spoil_view(input *in, subject *s, int i) {
         view->data = NULL;
         break;
     case 1:
-        view->data = (const char *)view->data + draw_between(in, 1, 3);
+        view->data = view->data ? (const char *)view->data + draw_between(in, 1, 3) : NULL;
         break;
     case 2:
         view->head_stride = draw_change(in, view->head_stride);
