@@ -104,7 +104,58 @@
 #include <math.h>   /* fmaf, sqrtf */
 #include <stddef.h> /* size_t */
 #include <stdint.h> /* int32_t, uint32_t, uint64_t, uintptr_t */
-#include <string.h> /* memcpy, memset */
+#include <string.h> /* memcpy, memmove, memset */
+
+/* ---- Portability -----------------------------------------------------------------------------
+ *
+ * SKV_INLINE          the kernels are written once over constants that only inlining folds away
+ * SKV_NOINLINE        out of line; must not warn where it is unused, as inline functions don't
+ * SKV_UNROLL          in full: keeps a register tile in registers at -O2 as well
+ * SKV_FMAF, _SQRTF    -ffreestanding makes calls of the plain names even of instructions
+ * SKV_LOWEST_BIT      its number, of a mask that is not 0
+ * SKV_PREFETCH        a hint, to the second level: into the first it cost 3 % (Zen 4)
+ * SKV_STEP_BY_STEP    GCC 12 -O3 makes in-order vector reductions of the scalar path's loop over
+ *                     the dimensions where there is no fused multiply-add, and loses a factor of 3;
+ *                     elsewhere it changes nothing */
+
+#if defined(__GNUC__) || defined(__clang__)
+#define SKV_INLINE           static inline __attribute__((always_inline))
+#define SKV_NOINLINE         static __attribute__((noinline, unused))
+#define SKV_FMAF(a, b, c)    __builtin_fmaf(a, b, c)
+#define SKV_SQRTF(a)         __builtin_sqrtf(a)
+#define SKV_LOWEST_BIT(mask) ((size_t)__builtin_ctz(mask))
+#define SKV_PREFETCH(p)      __builtin_prefetch(p, 0, 2)
+#else
+#if defined(_MSC_VER)
+#define SKV_INLINE   static __forceinline
+#define SKV_NOINLINE static __declspec(noinline)
+#else
+#define SKV_INLINE   static inline
+#define SKV_NOINLINE static inline
+#endif
+#define SKV_FMAF(a, b, c) fmaf(a, b, c)
+#define SKV_SQRTF(a)      sqrtf(a)
+static inline size_t skv_lowest_bit(uint32_t mask) {
+    size_t bit = 0;
+    while (!(mask >> bit & 1)) {
+        bit++;
+    }
+    return bit;
+}
+#define SKV_LOWEST_BIT(mask) skv_lowest_bit(mask)
+#define SKV_PREFETCH(p)      ((void)(p))
+#endif
+
+#if defined(__clang__)
+#define SKV_UNROLL         _Pragma("unroll")
+#define SKV_STEP_BY_STEP() ((void)0)
+#elif defined(__GNUC__)
+#define SKV_UNROLL         _Pragma("GCC unroll 16")
+#define SKV_STEP_BY_STEP() __asm__ volatile("")
+#else
+#define SKV_UNROLL
+#define SKV_STEP_BY_STEP() ((void)0)
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -327,7 +378,7 @@ SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_l
 
 /* Pools n votes, stride 1, centred. Takes n times min(kernel_size, n) operations.
  *
- *   in   votes   [n]  finite
+ *   in   votes   [n]  finite; a sum beyond float, which no votes of a window reach, is infinite
  *   out  scores  [n]  must not overlap votes: ALIAS
  *
  * Errors: NULL, SHAPE (n is 0 or above INT32_MAX), KERNEL, OPTION, ALIAS, NOT_FINITE. */
@@ -427,73 +478,6 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 
 #ifdef __cplusplus
 } /* extern "C": the intrinsics' headers have their own linkage */
-#endif
-
-/* ---- Portability --------------------------------------------------------------------------- */
-
-/* The kernels are written once over constants that only inlining and unrolling fold away. */
-#if defined(__GNUC__) || defined(__clang__)
-#define SKV_INLINE static inline __attribute__((always_inline))
-#elif defined(_MSC_VER)
-#define SKV_INLINE static __forceinline
-#else
-#define SKV_INLINE static inline
-#endif
-
-/* Unused functions of a header must not warn; inline ones don't. */
-#if defined(__GNUC__) || defined(__clang__)
-#define SKV_NOINLINE static __attribute__((noinline, unused))
-#elif defined(_MSC_VER)
-#define SKV_NOINLINE static __declspec(noinline)
-#else
-#define SKV_NOINLINE static inline
-#endif
-
-/* Full unrolling keeps a register tile in registers at -O2 as well. */
-#if defined(__clang__)
-#define SKV_UNROLL _Pragma("unroll")
-#elif defined(__GNUC__)
-#define SKV_UNROLL _Pragma("GCC unroll 16")
-#else
-#define SKV_UNROLL
-#endif
-
-/* -ffreestanding turns fmaf and sqrtf into calls even where they are instructions. */
-#if defined(__GNUC__) || defined(__clang__)
-#define SKV_FMAF(a, b, c) __builtin_fmaf(a, b, c)
-#define SKV_SQRTF(a)      __builtin_sqrtf(a)
-#else
-#define SKV_FMAF(a, b, c) fmaf(a, b, c)
-#define SKV_SQRTF(a)      sqrtf(a)
-#endif
-
-/* GCC 12 -O3 makes in-order vector reductions of the scalar path's loop over the dimensions where
- * there is no fused multiply-add, and loses a factor of 3. Elsewhere it changes nothing. */
-#if defined(__GNUC__) && !defined(__clang__)
-#define SKV_STEP_BY_STEP() __asm__ volatile("")
-#else
-#define SKV_STEP_BY_STEP() ((void)0)
-#endif
-
-/* Of a mask that is not 0. */
-#if defined(__GNUC__) || defined(__clang__)
-#define SKV_LOWEST_BIT(mask) ((size_t)__builtin_ctz(mask))
-#else
-static inline size_t skv_lowest_bit(uint32_t mask) {
-    size_t bit = 0;
-    while (!(mask >> bit & 1)) {
-        bit++;
-    }
-    return bit;
-}
-#define SKV_LOWEST_BIT(mask) skv_lowest_bit(mask)
-#endif
-
-/* A hint, to the second level: into the first it cost 3 % (Zen 4). MSVC has no portable name. */
-#if defined(__GNUC__) || defined(__clang__)
-#define SKV_PREFETCH(address) __builtin_prefetch(address, 0, 2)
-#else
-#define SKV_PREFETCH(address) ((void)(address))
 #endif
 
 /* ---- ISA choice ------------------------------------------------------------------------------
@@ -596,7 +580,7 @@ SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
     return _mm512_movm_epi32(_mm512_cmpgt_epi32_mask(a, b));
 }
 SKV_INLINE unsigned skv_mask_bits(skv_int mask) { return (unsigned)_mm512_movepi32_mask(mask); }
-SKV_INLINE skv_vec skv_select(skv_int mask, skv_vec a, skv_vec b) {
+SKV_INLINE skv_vec skv_blend(skv_int mask, skv_vec a, skv_vec b) {
     return _mm512_mask_blend_ps(_mm512_movepi32_mask(mask), b, a);
 }
 SKV_INLINE skv_vec skv_load_f16(const void *p) {
@@ -648,7 +632,7 @@ SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) { return _mm256_cmpgt_epi32(
 SKV_INLINE unsigned skv_mask_bits(skv_int mask) {
     return (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(mask));
 }
-SKV_INLINE skv_vec skv_select(skv_int mask, skv_vec a, skv_vec b) {
+SKV_INLINE skv_vec skv_blend(skv_int mask, skv_vec a, skv_vec b) {
     return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(mask));
 }
 SKV_INLINE skv_vec skv_load_f16(const void *p) {
@@ -705,7 +689,7 @@ SKV_INLINE unsigned skv_mask_bits(skv_int mask) {
     const uint32_t bit[4] = {1, 2, 4, 8};
     return vaddvq_u32(vandq_u32(vreinterpretq_u32_s32(mask), vld1q_u32(bit)));
 }
-SKV_INLINE skv_vec skv_select(skv_int mask, skv_vec a, skv_vec b) {
+SKV_INLINE skv_vec skv_blend(skv_int mask, skv_vec a, skv_vec b) {
     return vbslq_f32(vreinterpretq_u32_s32(mask), a, b);
 }
 SKV_INLINE skv_vec skv_load_f16(const void *p) {
@@ -797,7 +781,7 @@ SKV_INLINE unsigned skv_mask_bits(skv_int mask) {
     SKV_UNROLL for (int i = 0; i < SKV_LANES; i++) bits |= (unsigned)(mask.lane[i] & 1) << i;
     return bits;
 }
-SKV_INLINE skv_vec skv_select(skv_int mask, skv_vec a, skv_vec b) {
+SKV_INLINE skv_vec skv_blend(skv_int mask, skv_vec a, skv_vec b) {
     SKV_MAP(skv_vec, mask.lane[i] ? a.lane[i] : b.lane[i]);
 }
 SKV_INLINE float skv_float_of_bits(uint32_t bits) {
@@ -913,7 +897,7 @@ SKV_INLINE skv_vec skv_tanh(skv_vec x) {
     p = skv_fma(p, z, skv_set1(-0.33333284f));
     const skv_vec near_zero = skv_fma(skv_mul(a, z), p, a);
     const skv_int is_large = skv_int_gt(skv_bits(a), skv_bits(skv_set1(0.625f)));
-    return skv_from_bits(skv_int_xor(skv_bits(skv_select(is_large, large, near_zero)), sign));
+    return skv_from_bits(skv_int_xor(skv_bits(skv_blend(is_large, large, near_zero)), sign));
 }
 
 /* ---- Sizes: saturating, so that SIZE_MAX means "does not fit" ------------------------------- */
@@ -1305,7 +1289,7 @@ static inline skv_int skv_shape_logits(const skv_scan *scan, size_t head, const 
             logit = skv_fma(slope, skv_to_float(distance), logit);
         }
         worst = skv_int_max(worst, skv_int_and(skv_magnitude(logit), seen));
-        skv_store(p, skv_select(seen, logit, skv_set1(SKV_LOWEST)));
+        skv_store(p, skv_blend(seen, logit, skv_set1(SKV_LOWEST)));
     }
     return worst;
 }
@@ -1341,7 +1325,7 @@ SKV_INLINE skv_int skv_softmax_lanes(const skv_scan *scan, size_t head, const sk
         SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
             if (is_shaped) {
                 const skv_int seen = skv_visible(scan, keys, lane, k + i);
-                weight[i] = skv_select(seen, weight[i], skv_set1(0.0f));
+                weight[i] = skv_blend(seen, weight[i], skv_set1(0.0f));
             }
             skv_store(tile + (k + i) * n_lanes, weight[i]);
             sum = skv_add(sum, weight[i]);
@@ -1446,7 +1430,7 @@ static inline void skv_sum_votes(skv_scan *scan, size_t head, float *votes) {
                                                   skv_load(final_max + lane)));
             const skv_int used = skv_int_gt(skv_bits(sum), skv_int_set1(0));
             skv_store(scan->factors + lane,
-                      skv_select(used, skv_div(decay, sum), skv_set1(0.0f)));
+                      skv_blend(used, skv_div(decay, sum), skv_set1(0.0f)));
         }
         const size_t first = tile * SKV_TILE;
         const size_t count = skv_size_min(plan->n_votes - first, SKV_TILE);
@@ -1807,24 +1791,25 @@ static inline void skv_gather(const snapkv_rows *src, size_t head, size_t bytes,
     }
 }
 
-/* One row of a transposed V: copies of a constant size are moves, not calls. */
+/* One row of a transposed V. A move of a constant size is no call, and in place an element may stay
+ * where it is. */
+SKV_INLINE void skv_move_elements(const int32_t *kept, size_t n_kept, const char *src,
+                                  const size_t size, char *dst) {
+    for (size_t i = 0; i < n_kept; i++) {
+        memmove(dst + i * size, src + (size_t)kept[i] * size, size);
+    }
+}
+
 static inline void skv_gather_elements(const int32_t *kept, size_t n_kept, const char *src,
                                        size_t size, char *dst) {
-    for (size_t i = 0; i < n_kept; i++) {
-        const char *from = src + (size_t)kept[i] * size;
-        char *to = dst + i * size;
-        if (to == from) {
-            continue; /* in place, a column that stays */
-        }
-        if (size == 1) {
-            *to = *from;
-        } else if (size == 2) {
-            memcpy(to, from, 2);
-        } else if (size == 4) {
-            memcpy(to, from, 4);
-        } else {
-            memcpy(to, from, size);
-        }
+    if (size == 1) {
+        skv_move_elements(kept, n_kept, src, 1, dst);
+    } else if (size == 2) {
+        skv_move_elements(kept, n_kept, src, 2, dst);
+    } else if (size == 4) {
+        skv_move_elements(kept, n_kept, src, 4, dst);
+    } else {
+        skv_move_elements(kept, n_kept, src, size, dst);
     }
 }
 

@@ -7,7 +7,7 @@ out=${B:-build}/baremetal
 here=tests/baremetal
 problems=20
 limit=16384 # bytes of code of the smallest subset, -Os, Cortex-M4F
-allowed='memcpy memset memmove memcmp sqrtf fmaf'
+allowed='memcpy memset memmove sqrtf fmaf'
 warn='-Werror -pedantic -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow -Wcast-align -Wundef
       -Wdouble-promotion -Iinclude'
 cross=arm-none-eabi-gcc

@@ -2,7 +2,7 @@
 # No allocation, no writable static data, no libc but a few functions: what an object that uses the
 # whole interface needs and holds, as nm and size tell, for each compiler and several flags.
 set -u
-allowed='memcpy memset memmove memcmp sqrtf fmaf'
+allowed='memcpy memset memmove sqrtf fmaf'
 include=${1:-include}
 directory=${B:-build}/symbols
 mkdir -p "$directory"
