@@ -66,7 +66,7 @@ $(B)/unit/$(1)/%: tests/unit/test_%.c $(SUPPORT:%=$(B)/support/$(1)/%) $(SUPPORT
 endef
 $(foreach b,$(BUILDS),$(eval $(call unit_rule,$b)))
 
-check: $(UNIT_BINS) $(B)/recall $(B)/accuracy $(B)/make_vectors $(B)/quickstart $(B)/worked_example ## install cmocka if it is missing, then run every test
+check: $(UNIT_BINS) $(B)/recall $(B)/accuracy $(B)/make_vectors $(B)/quickstart $(B)/worked_example ## install cmocka if it is missing, then run the tests but the long ones
 	@tests/run.sh $(CHECKS) 'recall=$(B)/recall --check'
 
 check-all: ## check, then the long ones: fuzzing, sanitizers, scale; up to an hour
@@ -298,7 +298,7 @@ $(BB)/bench: tests/bench/bench.c tests/bench/nth_element.cc tests/bench/sgemm.c 
 	    -DBENCH_OTHER_PATHS='$(foreach c,$(BENCH_OTHER),$(foreach i,$(BENCH_ISAS),PATH(bench_$i_$c)))' \
 	    -o $@ $< $$peers $(BENCH_OBJECTS) $$libs -pthread -lm
 
-bench: $(BB)/bench ## times and peers, about 4 minutes; BENCH="--quick vote" for a part, BENCH=--help
+bench: $(BB)/bench ## times and peers, about 3 minutes; BENCH="--quick vote" for a part, BENCH=--help
 	$(BB)/bench $(BENCH)
 
 # ---- one binary for every machine ----------------------------------------------------------

@@ -690,5 +690,5 @@ int main(int argc, char **argv) {
     else
         fprintf(stderr, "keepmap: %s: %s\n", where, error);
     map_free(&m);
-    return error == NULL ? EXIT_SUCCESS : EXIT_FAILURE;
+    return error == NULL && is_printed("keepmap") ? EXIT_SUCCESS : EXIT_FAILURE;
 }

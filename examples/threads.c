@@ -1,6 +1,6 @@
 /* threads.c: the sets of a layer, side by side on a pool of threads.
  *
- *     cc -O3 -march=native -I include -I examples examples/threads.c -pthread -lm
+ *     cc -O3 -march=native -I include -I examples -o build/threads examples/threads.c -pthread -lm
  *     build/threads [--threads N] [--length N]
  *
  * The library starts no thread: its unit of work is one set, a list of kept positions, and every
@@ -209,6 +209,8 @@ static const char *run(pool *p, const job *alone, const job *together, size_t n_
     return NULL;
 }
 
+#define USAGE "usage: threads [--threads 1..%d] [--length up to %d]\n"
+
 /* Returns NULL, or the argument that is wrong. */
 static const char *read_options(size_t *n_threads, size_t *length, int argc, char **argv) {
     for (int i = 1; i < argc; i += 2) {
@@ -232,12 +234,14 @@ int main(int argc, char **argv) {
     size_t n_threads = n_processors < 2              ? 2
                        : n_processors < MOST_THREADS ? (size_t)n_processors
                                                      : MOST_THREADS;
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+        printf(USAGE, MOST_THREADS, MOST_LENGTH);
+        return EXIT_SUCCESS;
+    }
     const char *const wrong = read_options(&n_threads, &length, argc, argv);
     if (wrong != NULL) {
-        fprintf(stderr,
-                "threads: bad argument or value: %s\n"
-                "usage: threads [--threads 1..%d] [--length up to %d]\n",
-                wrong, MOST_THREADS, MOST_LENGTH);
+        fprintf(stderr, "threads: bad argument or value: %s\n" USAGE, wrong, MOST_THREADS,
+                MOST_LENGTH);
         return EXIT_FAILURE;
     }
 
@@ -279,5 +283,5 @@ int main(int argc, char **argv) {
     free(queries);
     free(keys);
     free(values);
-    return error == NULL ? EXIT_SUCCESS : EXIT_FAILURE;
+    return error == NULL && is_printed("threads") ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -3,7 +3,7 @@
  *     tokenizer t;
  *     const char *error = tokenizer_load(&t, "tokenizer.bin", model.vocab_size);
  *     error = tokenizer_encode(&t, text, n_bytes, tokens, &n_tokens);
- *     const char *piece = tokenizer_piece(&t, previous, token, &n_piece);
+ *     const unsigned char *piece = tokenizer_piece(&t, previous, token, &n_piece);
  *
  * The file, little-endian: int32 longest token in bytes; then for each token of the vocabulary, in
  * order, float score, int32 byte count, the bytes. A space is a space in it. Token 1 begins a text,

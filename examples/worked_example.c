@@ -1,5 +1,5 @@
-/* The article's worked example, step by step: a prompt of 8 positions, the last 2 of which observe,
- * and a cache of 5. Every number is computed by the library from the queries and keys. */
+/* The worked example of docs/algorithm.md, step by step: a prompt of 8 positions, the last 2 of
+ * which observe, and a cache of 5. The library computes every number from the queries and keys. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +27,8 @@ static void print_row(const char *name, const float *x, size_t n, const char *fo
 }
 
 int main(void) {
-    /* Query 6 is (sqrt 2, 0), query 7 is (0, sqrt 2), and the key of position j holds the logarithms
-     * of its two weights: divided by sqrt(DIM), the dot products are those logarithms. */
+    /* Query 6 is (sqrt 2, 0), query 7 is (0, sqrt 2), and the key of position j holds the
+     * logarithms of its two weights, which the dot products over sqrt(DIM) give back. */
     const float root = sqrtf(2.0f);
     const float queries[WINDOW][DIM] = {{root, 0}, {0, root}};
     float keys[LENGTH][DIM], values[LENGTH][DIM];
@@ -59,17 +59,17 @@ int main(void) {
         return 1;
     }
 
-    printf("A prompt of %d positions: %d .. %d vote, 0 .. %d stand for election, %d stay.\n\n", LENGTH,
-           PREFIX, LENGTH - 1, PREFIX - 1, CAPACITY);
+    printf("A prompt of %d positions: %d .. %d vote, 0 .. %d stand for election, %d stay.\n\n",
+           LENGTH, PREFIX, LENGTH - 1, PREFIX - 1, CAPACITY);
     printf("%-28s", "position");
     for (int j = 0; j < LENGTH; j++) {
         printf("%8d", j);
     }
     printf("\n");
 
-    /* 1. The causal softmax of each query over all it sees, the window too. One query's share of the
-     * votes is what snapkv_vote gives for a window of that query alone: query 7's is its own, and
-     * query 6's what is left of the sum. */
+    /* 1. The causal softmax of each query over all it sees, the window too. One query's share of
+     * the votes is what snapkv_vote gives for a window of that query alone: query 7's is its own,
+     * and query 6's what is left of the sum. */
     float votes[PREFIX], of_7[LENGTH - 1], of_6[PREFIX];
     print_row("exp(logit) of query 6", weights[0], LENGTH - 1, "%8.0f");
     print_row("exp(logit) of query 7", weights[1], LENGTH, "%8.0f");
@@ -120,7 +120,8 @@ int main(void) {
 
     /* 4. The next token goes to position 8 and slot 5: they part ways. */
     const snapkv_cursor cursor = snapkv_cursor_start(&config, LENGTH);
-    printf("\n\nThe next token: position %d, slot %d. The window's attention that is kept: %.1f %%.\n",
+    printf("\n\nThe next token: position %d, slot %d. "
+           "The window's attention that is kept: %.1f %%.\n",
            (int)snapkv_next_position(&cursor), (int)snapkv_next_slot(&cursor),
            100 * (double)selection.coverage);
     free(workspace);

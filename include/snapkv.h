@@ -113,7 +113,7 @@
  * SKV_UNROLL          in full: keeps a register tile in registers at -O2 as well
  * SKV_FMAF, _SQRTF    -ffreestanding makes calls of the plain names even of instructions
  * SKV_LOWEST_BIT      its number, of a mask that is not 0
- * SKV_PREFETCH        a hint, to the second level: into the first it cost 3 % (Zen 4)
+ * SKV_PREFETCH        a hint, to the second level: into the first it cost 1 to 8 % (Zen 4)
  * SKV_STEP_BY_STEP    GCC 12 -O3 makes in-order vector reductions of the scalar path's loop over
  *                     the dimensions where there is no fused multiply-add, and loses a factor of 3;
  *                     elsewhere it changes nothing */
@@ -300,7 +300,7 @@ SNAPKV_API const char *snapkv_status_string(snapkv_status status);
 /* --- A layer --- */
 
 /* Every rule of the statuses above but WORKSPACE, INDEX, ALIAS and NOT_FINITE, before any work.
- * Values are checked when values.data is not NULL. */
+ * Values are checked when values.data is not NULL; row_bytes of custom rows by compress alone. */
 SNAPKV_API snapkv_status snapkv_check(const snapkv_config *config, const snapkv_layer *layer);
 
 /* Lists per layer under config->sharing; 0: invalid. Like the workspace sizes below it needs only
@@ -2289,7 +2289,7 @@ SNAPKV_API const char *snapkv_status_string(snapkv_status status) {
     case SNAPKV_ERROR_KERNEL:
         return "kernel_size is 0 or even";
     case SNAPKV_ERROR_OPTION:
-        return "unknown option, or a parameter that is not finite or negative";
+        return "unknown option, parameter negative or not finite, or custom rows without row_bytes";
     case SNAPKV_ERROR_WORKSPACE:
         return "workspace smaller than snapkv_workspace_min() or misaligned";
     case SNAPKV_ERROR_INDEX:

@@ -1,6 +1,6 @@
-/* What a call costs a firmware: bytes of workspace, and the deepest stack, painted before each call
- * and looked at after it. A prompt of 1024 positions, a window of 16, 2 query heads on 1 K/V head of
- * dimension 64 in float16, a cache of 256. */
+/* What a call costs a firmware: bytes of workspace, and the deepest stack, painted before each
+ * call and looked at after it. A prompt of 1024 positions, a window of 16, 2 query heads on 1 K/V
+ * head of dimension 64 in float16, a cache of 256. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

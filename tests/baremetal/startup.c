@@ -1,4 +1,4 @@
-/* From reset to main on a Cortex-M with a floating-point unit, with newlib's semihosting for output. */
+/* From reset to main on a Cortex-M with a floating-point unit; output by newlib's semihosting. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1314,15 +1314,17 @@ static void decode_f32(const void *row, float *out, size_t head_dim) {
     memcpy(out, row, head_dim * sizeof(float));
 }
 
+enum { STACK_LENGTH = 16600 }; /* long enough for top-k to look at a sample first */
+
 /* Calls everything with the options that need most: custom rows, D 576, W 130, a group of heads. */
 static void *call_everything(void *context) {
     const bench_path *path = (const bench_path *)context;
-    const size_t length = 800;
+    const size_t length = STACK_LENGTH;
     snapkv_config config = snapkv_default_config();
     snapkv_layer layer = make_layer(4, 1, length, 576, SNAPKV_F32);
-    static float votes[800], scores[800], slopes[4] = {0.5f, 0.25f, 0.125f, 0.0625f};
+    static float votes[STACK_LENGTH], scores[STACK_LENGTH], slopes[4] = {0.5f, 0.25f, 0.125f, 0.0625f};
     static float mass, out[2][256 * 576];
-    static int32_t kept[800];
+    static int32_t kept[256];
     snapkv_rows_out keys_out = {NULL, 256 * 576 * 4, 576 * 4};
     snapkv_rows_out values_out = keys_out;
 
@@ -1386,7 +1388,7 @@ static void section_stack(void) {
     table("| path           | bytes |");
     for (p = 0; p < n_paths; p++) {
         snapkv_config config = snapkv_default_config();
-        snapkv_layer layer = make_layer(4, 1, 800, 576, SNAPKV_F32);
+        snapkv_layer layer = make_layer(4, 1, STACK_LENGTH, 576, SNAPKV_F32);
         size_t bytes;
 
         config.window = 130;

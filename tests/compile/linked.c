@@ -1,4 +1,4 @@
-/* Two translation units with the whole interface (all_functions.c under two names), in one program. */
+/* Two translation units with the whole interface (all_functions.c by two names), in one program. */
 #include "snapkv.h"
 
 #include <stdio.h>
@@ -28,7 +28,8 @@ int main(void) {
             numbers[j] = (float)(j * 37 % 64);
         }
         sums[i] = (i ? use_everything_here : use_everything_there)(
-            &config, &layer, kept, numbers, &selection, out, memory, SIZE, &model, &ledger, &cursor);
+            &config, &layer, kept, numbers, &selection, out, memory, SIZE, &model, &ledger,
+            &cursor);
     }
     if (sums[0] != sums[1]) {
         printf("the same calls add up to %lu here and %lu there\n", (unsigned long)sums[0],

@@ -45,8 +45,8 @@ names=$(sed -n 's/^\(static inline\|SKV_INLINE\|SKV_NOINLINE\|SNAPKV_API\) [^(]*
 [ "$(grep -c '^head [0-3]: ok' "$out/quickstart.txt")" = 4 ] || fail 'the quick start is not ok'
 "$out/worked_example" >"$out/worked.txt" || fail 'the worked example fails'
 grep -q '^original position  *2  *3  *4  *6  *7$' "$out/worked.txt" ||
-    fail 'the worked example keeps other positions than the article'
+    fail 'the worked example keeps other positions than docs/algorithm.md'
 grep -q '^pooled scores  *0.0656  *0.3015  *0.5359  *0.5226  *0.3128  *0.0523$' "$out/worked.txt" ||
-    fail 'the worked example has other scores than the article'
+    fail 'the worked example has other scores than docs/algorithm.md'
 echo "first public function at line $first, last at line $last of $(wc -l <$h)"
 exit $failed

@@ -1,5 +1,5 @@
-/* What a build under test must offer: the library behind ordinary functions, so that what calls them
- * (cases.c) can be compiled with other flags. */
+/* What a build under test must offer: the library behind ordinary functions, so that what calls
+ * them (cases.c) can be compiled with other flags. */
 #ifndef TESTS_SUBJECT_H
 #define TESTS_SUBJECT_H
 

@@ -1,6 +1,6 @@
 /* Prints a digest of everything that must have the same bits on every path: votes, scores, kept
  * positions, coverage and retained mass of several hundred random problems, with the smallest
- * workspace, the fastest, and one between. Two builds agree when their outputs do, byte for byte. */
+ * workspace, the fastest, and one between. Two builds agree when their outputs do, to the byte. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

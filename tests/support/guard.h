@@ -31,8 +31,8 @@ void guard_check(const guard *buffer);
 /* Fails the test if the buffer or the slack was written since guard_new(). */
 void guard_check_untouched(const guard *buffer);
 
-/* Nothing has been written here, as MemorySanitizer and valgrind's memcheck (TESTS_MEMCHECK) see it:
- * from now on they report whoever decides something by what it reads. Other builds do nothing. */
+/* Nothing has been written here, as MemorySanitizer and valgrind's memcheck (TESTS_MEMCHECK) see
+ * it: from now on they report who decides something by what it reads. Other builds do nothing. */
 void guard_undefine(const guard *buffer);
 
 /* From now on a write crashes the test; guard_thaw() allows writing again. */

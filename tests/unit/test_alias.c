@@ -1,4 +1,4 @@
-/* Outputs that lie where another output, the list, the workspace or a row that is still read lies. */
+/* Outputs that lie where another output, the list, the workspace or a row still to be read lies. */
 #include "check.h"
 #include "problem.h"
 

@@ -1,4 +1,4 @@
-/* The article's own examples, to every number. */
+/* The examples of docs/algorithm.md, to every number. */
 #include "check.h"
 #include "reference.h"
 
@@ -229,7 +229,7 @@ static void test_dropping_a_position_changes_the_output(void **state) {
     problem_free(&p);
 }
 
-/* The article's table of positions and slots, and its min(L, C) + g. */
+/* The table of positions and slots of docs/algorithm.md, and its min(L, C) + g. */
 static void test_positions_part_from_slots(void **state) {
     (void)state;
     const int32_t kept[5] = {2, 3, 4, 6, 7};

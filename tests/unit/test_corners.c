@@ -1,5 +1,5 @@
-/* Corners of the header that no other test reaches, and what only a mutation of it brought to light:
- * each case here is the one that tells two nearly equal headers apart (tests/unit/mutants.sh). */
+/* Corners of the header that no other test reaches, and what only a mutation of it brought to
+ * light: each case here tells two nearly equal headers apart (tests/unit/mutants.sh). */
 #include "check.h"
 
 #include <stdlib.h>
@@ -40,8 +40,8 @@ static void check_top_k(const float *scores, size_t n, size_t k) {
     free(got);
 }
 
-/* Scores whose every (n / 1024)-th says nothing about the others, of lengths that are no multiple of
- * a vector. */
+/* Scores whose every (n / 1024)-th says nothing about the others, of lengths that are no multiple
+ * of a vector. */
 static void test_misleading_samples(void **state) {
     (void)state;
     static const size_t sizes[] = {1024, 16384, 32775, 65537, 70001};
@@ -175,8 +175,9 @@ static void test_row_bytes_below_the_numbers(void **state) {
 /* More heads than the search for overlaps looks through. */
 static void test_a_million_heads(void **state) {
     (void)state;
-    const snapkv_config config = small_config();
+    snapkv_config config = small_config();
     snapkv_layer layer = small_layer();
+    config.sharing = SNAPKV_PER_QUERY_HEAD; /* or the workspace would not fit in 32 bits */
     layer.n_query_heads = ((size_t)1 << 20) + 1;
     layer.queries.row_stride = 16;
     layer.queries.head_stride = 32;

@@ -1,4 +1,4 @@
-/* snapkv_account(): the article's example, and counts that no longer fit. */
+/* snapkv_account(): the example of docs/algorithm.md, and counts that no longer fit. */
 #include "check.h"
 
 #include <string.h>

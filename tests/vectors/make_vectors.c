@@ -1,6 +1,7 @@
 /* Writes vectors.txt, format 2: inputs by the documented generator, outputs of the library as exact
- * hexadecimal floats. Built for the scalar path with fused multiply-add; every answer is held to the
- * double-precision reference before it is printed. README.md beside this file describes the format. */
+ * hexadecimal floats. Built for the scalar path with fused multiply-add; every answer is held to
+ * the double-precision reference before it is printed. The format is described by README.md beside
+ * this file. */
 #include "check.h"
 #include "half.h"
 #include "reference.h"
@@ -35,7 +36,7 @@ typedef struct spec {
 #define RMAX SNAPKV_REDUCE_MAX
 
 static const spec specs[] = {
-    /* name, W, C, kernel, pinned, policy, heads, L, D, scale, cap, span, sinks, slopes, amplitude */
+    /* name, W, C, kernel, n_sink, policy, heads, L, D, scale, cap, span, sinks, slopes, amplitude*/
     {"plain", 8, 24, 5, 0, AVG, POS, KVH, MEAN, 1, 1, 100, 16, 0, 0, 0, 0, 0, 4},
     {"one_query", 1, 9, 1, 0, AVG, POS, KVH, MEAN, 1, 1, 60, 4, 0, 0, 0, 0, 0, 4},
     {"one_dimension", 3, 12, 3, 0, AVG, POS, KVH, MEAN, 1, 1, 70, 1, 0, 0, 0, 0, 0, 8},
@@ -175,8 +176,8 @@ static void print_case(const spec *s, uint64_t seed) {
         print_floats("coverage", set, &o.selection.coverage, 1);
         float mass = 0;
         const size_t position = s->length; /* the next token */
-        if (snapkv_retained_mass(&p.config, &p.layer, head, query, position, o.kept, o.n_kept, &mass,
-                                 workspace, size) != SNAPKV_OK) {
+        if (snapkv_retained_mass(&p.config, &p.layer, head, query, position, o.kept, o.n_kept,
+                                 &mass, workspace, size) != SNAPKV_OK) {
             fprintf(stderr, "make_vectors: no mass for %s\n", s->name);
             exit(1);
         }

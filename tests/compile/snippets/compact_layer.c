@@ -9,6 +9,7 @@ static float keys_before[HKV][L][D], values_before[HKV][L][D];
 
 int main(void) {
     static const snapkv_sharing sharings[2] = {SNAPKV_PER_KV_HEAD, SNAPKV_PER_LAYER};
+    static const int32_t block_table[1] = {0};
     snapkv_config config = snapkv_default_config();
     snapkv_layer layer = {0};
     int32_t kept[HKV][C];
@@ -53,6 +54,20 @@ int main(void) {
         CHECK(compact_layer(&config, &layer, sizeof keys[0][0], 0.0f, kept[0], workspace, size) ==
               0);
         config.order = SNAPKV_BY_POSITION;
+
+        /* Refused before the list or the cache is looked at. */
+        memcpy(keys, keys_before, sizeof keys);
+        config.kernel_size = 4;
+        CHECK(compact_layer(&config, &layer, sizeof keys[0][0], 0.0f, kept[0], workspace, size) ==
+              0);
+        config.kernel_size = 5;
+        layer.keys.block_table = block_table;
+        layer.keys.block_rows = L;
+        layer.keys.block_stride = sizeof keys;
+        CHECK(compact_layer(&config, &layer, sizeof keys[0][0], 0.0f, kept[0], workspace, size) ==
+              0);
+        layer.keys.block_table = NULL;
+        CHECK(memcmp(keys, keys_before, sizeof keys) == 0);
     }
     free(workspace);
     return 0;

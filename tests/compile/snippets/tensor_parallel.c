@@ -44,6 +44,10 @@ int main(void) {
     }
     CHECK(list_of_scores(&config, L, reduced, kept) == SNAPKV_OK);
     CHECK(memcmp(kept, expected, sizeof kept) == 0);
+    CHECK(list_of_scores(&config, C - 1, NULL, kept) == SNAPKV_OK); /* bypassed */
+    for (j = 0; j < C - 1; j++) {
+        CHECK(kept[j] == (int32_t)j);
+    }
     free(workspace);
     return 0;
 }

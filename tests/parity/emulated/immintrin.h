@@ -1,4 +1,4 @@
-/* AVX-512 in plain C, by SIMDe (Debian: libsimde-dev), so that the AVX-512 block of the header is run
+/* AVX-512 in plain C, by SIMDe (Debian: libsimde-dev), so that the AVX-512 block of the header runs
  * on machines without it. Found before the compiler's own header through -I. */
 #ifndef EMULATED_IMMINTRIN_H
 #define EMULATED_IMMINTRIN_H
