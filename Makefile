@@ -71,7 +71,8 @@ check: $(UNIT_BINS) $(B)/recall $(B)/accuracy $(B)/make_vectors $(B)/quickstart 
 
 check-all: ## check, then the long ones: fuzzing, sanitizers, scale; up to an hour
 	@status=0; $(MAKE) --no-print-directory check || status=1; \
-	tests/run.sh $(LONG_CHECKS) || status=1; exit $$status
+	tests/run.sh $(call fuzz_checks,$(FUZZ_SECONDS)) >$(B)/fuzz.txt & \
+	tests/run.sh $(LONG_CHECKS) || status=1; wait $$! || status=1; cat $(B)/fuzz.txt; exit $$status
 
 $(B)/cmocka.ok: | $(B)
 	@CC='$(CC)' sh tests/need_cmocka.sh
@@ -122,8 +123,7 @@ endef
 $(foreach i,native scalar,$(eval $(call fuzz_rules,$i)))
 
 export CLANG
-CHECKS      += $(call fuzz_checks,20)
-LONG_CHECKS += $(call fuzz_checks,$(FUZZ_SECONDS))
+CHECKS += $(call fuzz_checks,20)
 
 .PHONY: fuzz
 fuzz: ## hostile inputs against the reference, FUZZ_SECONDS=600 a target

@@ -1609,8 +1609,8 @@ typedef struct skv_range {
 
 /* Narrows a range to one code, or to one whose scores are all among the first. Each round counts
  * the codes in question in 512 equal bins and goes on with the bin that holds the one searched: at
- * most 4 rounds for 32 bits. */
-static inline skv_range skv_narrow(const float *scores, size_t n, skv_range range) {
+ * most 4 rounds for 32 bits. Out of line, so that its bins stand on the stack once. */
+SKV_NOINLINE skv_range skv_narrow(const float *scores, size_t n, skv_range range) {
     while (range.low < range.high) {
         uint32_t count[SKV_BINS];
         const uint32_t low = (uint32_t)range.low, width = (uint32_t)range.high - low;

@@ -242,7 +242,7 @@ digest_here() {
 # The error table and those unit tests that are quick under an emulator too: sizes of 32 bits, bytes
 # of the other order. Debian has cmocka for this machine alone.
 unit_tests='errors alias cursor ledger copies gather select vote mass article scale'
-unit='-std=c99 -O1 -Itests/compile/foreign -Iinclude -Iexamples -Itests/support -DBUILD_NAME="foreign"'
+unit="-std=c99 -O1 -Itests/compile/foreign -Iinclude -Iexamples -Itests/support"
 
 # foreign NAME BITS RUNNER COMPILER FLAGS...: BITS says whether the digest must agree.
 foreign() {
