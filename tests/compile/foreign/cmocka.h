@@ -54,13 +54,17 @@ static inline void skip(void) {
 #define cmocka_run_group_tests(tests, setup, teardown)                                             \
     run_tests(tests, sizeof(tests) / sizeof((tests)[0]))
 
+static inline void run_test(const struct CMUnitTest *test) {
+    void *state = NULL;
+    printf("%s\n", test->name);
+    if (setjmp(skipped) == 0) {
+        test->run(&state);
+    }
+}
+
 static inline int run_tests(const struct CMUnitTest *tests, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        void *state = NULL;
-        if (setjmp(skipped) == 0) {
-            printf("%s\n", tests[i].name);
-            tests[i].run(&state);
-        }
+        run_test(&tests[i]);
     }
     printf("%lu tests\n", (unsigned long)n);
     return 0;
