@@ -197,7 +197,7 @@ scale: ## prompts of 2^20 tokens, arrays of INT32_MAX entries
 
 tsan_checks := $(foreach c,gcc clang,$(foreach p,parity examples,'tsan/$c/$p=tests/parity/tsan.sh $c $p'))
 
-LONG_CHECKS += $(tsan_checks)
+CHECKS += $(tsan_checks)
 
 .PHONY: tsan
 tsan: ## many sets on several threads under ThreadSanitizer, and the bits of one
@@ -212,8 +212,8 @@ CHECKS += compile/quickstart=tests/compile/quickstart.sh compile/snippets=tests/
 # ---- builds, bare metal, coverage, mutants, lint -------------------------------------------
 
 build_checks = $(foreach p,$(1),'builds/$p=tests/compile/builds.sh $p')
-CHECKS      += $(call build_checks,languages guests choices levels)
-LONG_CHECKS += $(call build_checks,processors windows) baremetal=tests/baremetal/baremetal.sh \
+CHECKS      += $(call build_checks,languages guests choices levels) baremetal=tests/baremetal/baremetal.sh
+LONG_CHECKS += $(call build_checks,processors windows) \
     coverage=tests/unit/coverage.sh mutants=tests/unit/mutants.sh lint=tests/compile/lint.sh
 
 .PHONY: check-builds baremetal coverage mutants lint tools
