@@ -250,7 +250,7 @@ typedef struct snapkv_layer {
     snapkv_rows  queries;      /* [n_query_heads][window][head_dim]; row 0 is position L - W */
     snapkv_rows  keys;         /* [n_kv_heads][length][head_dim] */
     snapkv_rows  values;       /* [n_kv_heads][length]; only moved; for snapkv_compress alone */
-    float        scale;        /* of the dot products; 0: 1 / sqrt(head_dim) */
+    float        scale;        /* multiplies the queries; 0: 1 / sqrt(head_dim) */
     float        softcap;      /* logit = softcap * tanh(logit / softcap); 0: none */
     size_t       span;         /* sliding window: position t sees j > t - span; 0: full causal */
     const float *sink_logits;  /* [n_query_heads] or NULL: join the softmax denominator only */
@@ -285,8 +285,9 @@ typedef struct snapkv_cursor {
  *
  * Every call is re-entrant and keeps nothing. On any error no output is written (the workspace is
  * not an output). `in`, `out` and `tmp` give the shapes. A function that takes a workspace works
- * with any size from snapkv_workspace_min() up and returns the same bits with each. Outputs must
- * not overlap inputs, except where a function says so. */
+ * with any size from snapkv_workspace_min() up and returns the same bits with each (built with
+ * -ffast-math, the same within rounding). Outputs must not overlap inputs, except where a function
+ * says so. */
 
 /* Window 32, capacity 2048, average pooling of 5, by position, per K/V head, mean, none pinned. */
 SNAPKV_API snapkv_config snapkv_default_config(void);
@@ -330,8 +331,8 @@ SNAPKV_API size_t snapkv_workspace_min(const snapkv_config *config, const snapkv
  * 1; the arguments are checked as ever. Coverage is 1 - (sum of the dropped votes) / W, averaged
  * over the query heads of the set.
  *
- * Errors: those of snapkv_check, INDEX (set), WORKSPACE, ALIAS (an output in the workspace or in
- * another output), NOT_FINITE. */
+ * Errors: those of snapkv_check but for the values, INDEX (set), WORKSPACE, ALIAS (an output in the
+ * workspace or in another output), NOT_FINITE. */
 SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv_layer *layer,
                                        size_t set, int32_t *kept, float *scores,
                                        snapkv_selection *selection, void *workspace,
@@ -437,8 +438,8 @@ SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapk
  *   out  mass      0 .. 1
  *   tmp  workspace             any that serves snapkv_select
  *
- * Errors: as snapkv_vote, with INDEX also for position and kept, and without its WINDOW for a
- * prompt that is all window. */
+ * The layer is checked whole: its queries too, which are not read. Errors: as snapkv_vote, with
+ * INDEX also for position and kept, and without its WINDOW for a prompt that is all window. */
 SNAPKV_API snapkv_status snapkv_retained_mass(const snapkv_config *config,
                                               const snapkv_layer *layer, size_t query_head,
                                               const float *query, size_t position,
@@ -1429,8 +1430,10 @@ static inline void skv_sum_votes(skv_scan *scan, size_t head, float *votes) {
             const skv_vec decay = skv_exp(skv_sub(skv_load(scan->replay_max + lane),
                                                   skv_load(final_max + lane)));
             const skv_int used = skv_int_gt(skv_bits(sum), skv_int_set1(0));
+            /* No sum is below 1, the weight of the maximum. Unused lanes must not divide by 0. */
+            const skv_vec divisor = skv_max(sum, skv_set1(1.0f));
             skv_store(scan->factors + lane,
-                      skv_blend(used, skv_div(decay, sum), skv_set1(0.0f)));
+                      skv_blend(used, skv_div(decay, divisor), skv_set1(0.0f)));
         }
         const size_t first = tile * SKV_TILE;
         const size_t count = skv_size_min(plan->n_votes - first, SKV_TILE);

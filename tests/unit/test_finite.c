@@ -3,6 +3,7 @@
 #include "half.h"
 #include "reference.h"
 
+#include <fenv.h>
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -449,6 +450,40 @@ static void test_retained_mass(void **state) {
     problem_free(&p);
 }
 
+/* A caller that traps them must not be stopped by lanes without a query. */
+static void test_no_exception_is_raised(void **state) {
+    (void)state;
+    static const size_t windows[] = {1, 5, 8, 16, 33};
+    static const float sinks[2] = {-1, 30};
+    static const float slopes[2] = {0.5f, 0.01f};
+    const int traps = FE_DIVBYZERO | FE_INVALID | FE_OVERFLOW;
+    splitmix random = {77};
+    for (size_t i = 0; i < COUNT_OF(windows) * 2; i++) {
+        const size_t window = windows[i / 2];
+        problem p = problem_new(make_config(window, window + 30, 5), 2, 1, 150, 7);
+        problem_fill(&p, &random, 60, 0);
+        problem_pack_plainly(&p);
+        if (i % 2) {
+            p.layer.softcap = 20;
+            p.layer.span = 100;
+            problem_set_sinks(&p, sinks);
+            problem_set_slopes(&p, slopes);
+        }
+        const size_t size = snapkv_workspace_size(&p.config, &p.layer);
+        guard workspace = guard_new(size, GUARD_AFTER);
+        int32_t *kept = new_array(window + 30, sizeof *kept);
+        float mass;
+        feclearexcept(FE_ALL_EXCEPT);
+        assert_ok(snapkv_select(&p.config, &p.layer, 0, kept, NULL, NULL, workspace.data, size));
+        assert_ok(snapkv_retained_mass(&p.config, &p.layer, 1, p.queries, 150, kept, window + 30,
+                                       &mass, workspace.data, size));
+        assert_int_equal(fetestexcept(traps), 0);
+        free(kept);
+        guard_free(&workspace);
+        problem_free(&p);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_place_in_f32),
@@ -467,6 +502,7 @@ int main(void) {
         cmocka_unit_test(test_bypass_examines_nothing),
         cmocka_unit_test(test_compress_in_place_changes_nothing),
         cmocka_unit_test(test_retained_mass),
+        cmocka_unit_test(test_no_exception_is_raised),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
