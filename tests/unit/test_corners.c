@@ -68,6 +68,24 @@ static void test_misleading_samples(void **state) {
     }
 }
 
+/* Both zeros at the threshold, in whole groups of scores and behind them. */
+static void test_zeros_at_the_threshold(void **state) {
+    (void)state;
+    enum { N = 20007 };
+    float *scores = new_array(N, sizeof *scores);
+    for (size_t i = 0; i < N; i++) {
+        const float sign = i / 7 % 2 ? -1.0f : 1.0f;
+        scores[i] = sign * (i % 5 == 0 ? (float)(1 + i % 3) : 0.0f);
+    }
+    for (size_t n = 33; n <= N; n = n * 3 + 1) {
+        for (size_t part = 1; part < 10; part++) {
+            check_top_k(scores, n, n * part / 10);
+        }
+    }
+    check_top_k(scores, N, N / 3);
+    free(scores);
+}
+
 /* The counts of what lies above the guess, and of what does not lie below it, are exactly k. */
 static void test_counts_that_are_exactly_k(void **state) {
     (void)state;
@@ -260,6 +278,7 @@ static void test_cursor_corners(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_misleading_samples),
+        cmocka_unit_test(test_zeros_at_the_threshold),
         cmocka_unit_test(test_counts_that_are_exactly_k),
         cmocka_unit_test(test_interleaved_rows),
         cmocka_unit_test(test_in_place_twice),
