@@ -1,5 +1,5 @@
-/* arguments.h: the numbers in the examples' arguments and files, read strictly, and whether what
- * they print arrived. */
+/* arguments.h: the numbers and files that the examples read, strictly, and whether what they print
+ * arrived. */
 #ifndef ARGUMENTS_H
 #define ARGUMENTS_H
 
@@ -24,6 +24,39 @@ static inline int read_real(const char *text, double most, double *number) {
         return 0;
     *number = strtod(text, &end);
     return end != text && *end == '\0' && *number >= 0 && *number <= most;
+}
+
+/* The whole file with a NUL after it; NULL with *error set. */
+static inline char *read_file(const char *path, size_t *n_bytes, const char **error) {
+    enum { BLOCK = 1 << 20, MOST = 1 << 28 };
+    FILE *const file = fopen(path, "rb");
+    char *text = NULL;
+    *n_bytes = 0;
+    *error = file == NULL ? "can't be opened" : NULL;
+    while (*error == NULL) {
+        char *const grown = realloc(text, *n_bytes + BLOCK + 1);
+        if (grown == NULL) {
+            *error = "not enough memory";
+            break;
+        }
+        text = grown;
+        const size_t n = fread(text + *n_bytes, 1, BLOCK, file);
+        *n_bytes += n;
+        text[*n_bytes] = '\0';
+        if (ferror(file))
+            *error = "can't be read";
+        else if (*n_bytes > MOST)
+            *error = "longer than 256 MiB";
+        else if (n < BLOCK)
+            break;
+    }
+    if (file != NULL)
+        fclose(file);
+    if (*error != NULL) {
+        free(text);
+        return NULL;
+    }
+    return text;
 }
 
 /* Whether all that was printed has been written: a full disk shows only when it is flushed. */

@@ -20,7 +20,7 @@
 #include "llama.h"
 #include "recall_task.h"
 
-enum { MOST_HEADS = 128, LABEL_SIZE = 64, LABEL_MOST = 18, MOST_FILE = 1 << 28 };
+enum { MOST_HEADS = 128, LABEL_SIZE = 64, LABEL_MOST = 18 };
 
 static const char USAGE[] = "usage: keepmap [options] [VOTES]\n"
                             "  --capacity N   positions kept of each head, window included (64)\n"
@@ -119,39 +119,6 @@ static const char *run_model(map *m, const char *path, uint64_t seed) {
 }
 
 /* ---- from a file ---------------------------------------------------------------------------- */
-
-/* The whole file with a NUL after it; NULL with *error set. */
-static char *read_file(const char *path, size_t *n_bytes, const char **error) {
-    enum { BLOCK = 1 << 20 };
-    FILE *const file = fopen(path, "rb");
-    char *text = NULL;
-    *n_bytes = 0;
-    *error = file == NULL ? "can't be opened" : NULL;
-    while (*error == NULL) {
-        char *const grown = realloc(text, *n_bytes + BLOCK + 1);
-        if (grown == NULL) {
-            *error = "not enough memory";
-            break;
-        }
-        text = grown;
-        const size_t n = fread(text + *n_bytes, 1, BLOCK, file);
-        *n_bytes += n;
-        text[*n_bytes] = '\0';
-        if (ferror(file))
-            *error = "can't be read";
-        else if (*n_bytes > MOST_FILE)
-            *error = "longer than 256 MiB";
-        else if (n < BLOCK)
-            break;
-    }
-    if (file != NULL)
-        fclose(file);
-    if (*error != NULL) {
-        free(text);
-        return NULL;
-    }
-    return text;
-}
 
 static const char *wrong_line(map *m, size_t line, const char *what) {
     snprintf(m->error, sizeof m->error, "line %zu: %s", line, what);

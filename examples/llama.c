@@ -195,38 +195,6 @@ static double now(void) {
 
 /* ---- the prompt ----------------------------------------------------------------------------- */
 
-/* The whole file; NULL with *error set. */
-static char *read_text(const char *path, size_t *n_bytes, const char **error) {
-    enum { BLOCK = 1 << 16, MOST = 1 << 26 };
-    FILE *const file = fopen(path, "rb");
-    char *text = NULL;
-    *n_bytes = 0;
-    *error = file == NULL ? "can't be opened" : NULL;
-    while (*error == NULL) {
-        char *const grown = realloc(text, *n_bytes + BLOCK);
-        if (grown == NULL) {
-            *error = "not enough memory";
-            break;
-        }
-        text = grown;
-        const size_t n = fread(text + *n_bytes, 1, BLOCK, file);
-        *n_bytes += n;
-        if (ferror(file))
-            *error = "can't be read";
-        else if (*n_bytes > MOST)
-            *error = "longer than 64 MiB";
-        else if (n < BLOCK)
-            break;
-    }
-    if (file != NULL)
-        fclose(file);
-    if (*error != NULL) {
-        free(text);
-        return NULL;
-    }
-    return text;
-}
-
 static const char *encode_prompt(program *p, const char *text, size_t n_bytes) {
     p->tokens = malloc((n_bytes + 2) * sizeof *p->tokens);
     if (p->tokens == NULL)
@@ -295,7 +263,7 @@ static const char *load_all(program *p, const char **where) {
     if (o->prompt_file != NULL) {
         size_t n_bytes;
         *where = o->prompt_file;
-        char *const text = read_text(o->prompt_file, &n_bytes, &error);
+        char *const text = read_file(o->prompt_file, &n_bytes, &error);
         if (error == NULL)
             error = encode_prompt(p, text, n_bytes);
         free(text);
