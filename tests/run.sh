@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs checks one after the other and counts them: run.sh NAME=COMMAND ...
 # A check passes with status 0 and is skipped with 77 (it has said why in a line "SKIP: ...");
-# anything else fails and its output is shown. The last line is the count.
+# anything else fails and its output is shown. Of one that passes the last line is shown, unless it
+# is cmocka's. The last line of all is the count.
 passed=0
 failed=0
 skipped=0
@@ -18,7 +19,7 @@ for check in "$@"; do
     parts=$(grep -c '^SKIP' "$log")
     case $status in
     0)
-        echo "PASS  $name (${seconds} s)"
+        echo "PASS  $name (${seconds} s)$(grep -v '^SKIP' "$log" | sed -n '$ { /^\[/! s/^ */: /p }')"
         passed=$((passed + 1))
         ;;
     77)
