@@ -14,6 +14,7 @@ BASE   := -std=c99 $(WARN) -Iinclude
 .DEFAULT_GOAL := help
 .PHONY: help demo pictures llama examples check vectors bench install uninstall clean
 .DELETE_ON_ERROR:
+.SECONDARY:
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
