@@ -299,7 +299,7 @@ $(BB)/bench: tests/bench/bench.c tests/bench/nth_element.cc tests/bench/sgemm.c 
 	    -DBENCH_OTHER_PATHS='$(foreach c,$(BENCH_OTHER),$(foreach i,$(BENCH_ISAS),PATH(bench_$i_$c)))' \
 	    -o $@ $< $$peers $(BENCH_OBJECTS) $$libs -pthread -lm
 
-bench: $(BB)/bench ## times and peers, about 3 minutes; BENCH="--quick vote" for a part, BENCH=--help
+bench: $(BB)/bench ## times and peers, about 2 minutes; BENCH="--quick vote" for a part, BENCH=--help
 	$(BB)/bench $(BENCH)
 
 # ---- one binary for every machine ----------------------------------------------------------

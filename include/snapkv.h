@@ -1430,7 +1430,7 @@ static inline void skv_sum_votes(skv_scan *scan, size_t head, float *votes) {
             const skv_vec decay = skv_exp(skv_sub(skv_load(scan->replay_max + lane),
                                                   skv_load(final_max + lane)));
             const skv_int used = skv_int_gt(skv_bits(sum), skv_int_set1(0));
-            /* No sum is below 1, the weight of the maximum. Unused lanes must not divide by 0. */
+            /* No sum is below 1, the weight of the maximum; a lane that sees nothing has 0. */
             const skv_vec divisor = skv_max(sum, skv_set1(1.0f));
             skv_store(scan->factors + lane,
                       skv_blend(used, skv_div(decay, divisor), skv_set1(0.0f)));

@@ -293,6 +293,7 @@ foreign() {
         must "$name: test_$test" $compiler $unit "$@" -o "$program-unit" \
             tests/unit/test_$test.c $objects -lm
         must "$name: test_$test" $runner "$program-unit"
+        grep '^SKIP' "$out/log" | sed "s/^SKIP:/SKIP: $name:/" | sort -u
     done
 }
 
