@@ -79,8 +79,8 @@ $(B)/cmocka.ok: | $(B)
 	@CC='$(CC)' sh tests/need_cmocka.sh
 	@touch $@
 
-CHECKS += llama=tests/compile/llama.sh threads=$(B)/threads dispatch=tests/compile/dispatch.sh
-CHECKS += keepmap=tests/compile/keepmap.sh
+CHECKS += examples/llama=tests/examples/llama.sh examples/threads=$(B)/threads examples/dispatch=tests/examples/dispatch.sh
+CHECKS += examples/keepmap=tests/examples/keepmap.sh
 check: $(B)/llama $(B)/threads $(B)/dispatch $(B)/keepmap
 
 # ---- the numeric contract ------------------------------------------------------------------
@@ -208,14 +208,14 @@ tsan: ## many sets on several threads under ThreadSanitizer, and the bits of one
 
 # The scripts compile with the same compiler and warnings.
 export CC BASE B
-CHECKS += compile/quickstart=tests/compile/quickstart.sh compile/snippets=tests/compile/snippets.sh compile/installed=tests/compile/installed.sh
+CHECKS += docs/quickstart=tests/docs/quickstart.sh docs/snippets=tests/docs/snippets.sh installed=tests/install/installed.sh
 
 # ---- builds, bare metal, coverage, mutants, lint -------------------------------------------
 
 build_checks = $(foreach p,$(1),'builds/$p=tests/compile/builds.sh $p')
 CHECKS      += $(call build_checks,languages guests choices levels) baremetal=tests/baremetal/baremetal.sh
 LONG_CHECKS += $(call build_checks,processors windows) \
-    coverage=tests/unit/coverage.sh mutants=tests/unit/mutants.sh lint=tests/compile/lint.sh
+    coverage=tests/unit/coverage.sh mutants=tests/unit/mutants.sh lint=tests/lint/lint.sh
 
 .PHONY: check-builds baremetal coverage mutants lint tools
 check-builds: ## every language, compiler and flag; other processors and Windows, emulated
@@ -231,7 +231,7 @@ mutants: ## some 80 changes to the header, one at a time: does a unit test notic
 	@tests/unit/mutants.sh
 
 lint: ## clang-tidy, cppcheck and gcc -fanalyzer
-	@tests/compile/lint.sh
+	@tests/lint/lint.sh
 
 TOOLS := clang libclang-rt-14-dev clang-tidy cppcheck gcovr libcmocka-dev libsimde-dev pkg-config gcc-aarch64-linux-gnu \
     gcc-arm-linux-gnueabihf gcc-i686-linux-gnu gcc-s390x-linux-gnu gcc-powerpc64-linux-gnu \

@@ -5,7 +5,7 @@
 #   ```c            a program, which must return 0, or code at file scope, which must compile. With
 #                   an #include it must do so as it stands; without one, snapkv.h and the standard
 #                   headers are put in front.
-#   ```c NAME       code at file scope that tests/compile/snippets/NAME.c includes as "NAME.h" and
+#   ```c NAME       code at file scope that tests/docs/snippets/NAME.c includes as "NAME.h" and
 #                   runs on small data; that file must exist, and return 0.
 #   ```c excerpt    lines out of a larger whole: not compiled.
 #
@@ -29,7 +29,7 @@ fi
 flags="$base -Werror -Wno-unused-function -O0 $sanitize"
 
 documents=$(ls README.md docs/*.md 2>/dev/null)
-awk -v out="$out" -f tests/compile/snippets.awk $documents >"$out/list" || exit 1
+awk -v out="$out" -f tests/docs/snippets.awk $documents >"$out/list" || exit 1
 
 status=0
 n_code=0
@@ -48,7 +48,7 @@ while read -r kind file where; do
         ;;
     named)
         name=$(basename "$file" .h)
-        source=tests/compile/snippets/$name.c
+        source=tests/docs/snippets/$name.c
         binary=$out/$name
         [ -f "$source" ] || { echo "$where: there is no $source"; status=1; continue; }
         ;;
@@ -68,7 +68,7 @@ while read -r kind file where; do
     fi
 done <"$out/list"
 
-for source in tests/compile/snippets/*.c; do
+for source in tests/docs/snippets/*.c; do
     [ -f "$source" ] || continue
     name=$(basename "$source" .c)
     [ -f "$out/$name.h" ] || { echo "$source: no document has a snippet \"$name\""; status=1; }
