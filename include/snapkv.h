@@ -953,8 +953,8 @@ SKV_INLINE const char *skv_row(const snapkv_rows *rows, size_t head, size_t posi
 }
 
 /* One row to floats, exactly. out has room for head_dim rounded up to SKV_BLOCK. */
-static inline void skv_decode_row(const snapkv_rows *rows, const char *row, size_t head_dim,
-                                  float *out) {
+SKV_NOINLINE void skv_decode_row(const snapkv_rows *rows, const char *row, size_t head_dim,
+                                 float *out) {
     if (rows->dtype == SNAPKV_CUSTOM) {
         rows->decode(row, out, head_dim);
     } else if (rows->dtype == SNAPKV_F32) {
@@ -1010,8 +1010,8 @@ typedef struct skv_scan {
 } skv_scan;
 
 /* Sizes of a scan; first_position is that of the first query. fixed is SIZE_MAX on overflow. */
-static inline skv_plan skv_make_plan(const snapkv_layer *layer, size_t n_heads, size_t n_queries,
-                                     size_t n_votes, size_t first_position) {
+SKV_NOINLINE skv_plan skv_make_plan(const snapkv_layer *layer, size_t n_heads, size_t n_queries,
+                                    size_t n_votes, size_t first_position) {
     skv_plan plan;
     const size_t span = layer->span;
     const size_t first = span && span <= first_position ? first_position - span + 1 : 0;
@@ -1045,8 +1045,8 @@ SKV_INLINE float *skv_take(float **next, size_t floats) {
 }
 
 /* Lays a scan out in a workspace of at least skv_workspace_bytes(plan->fixed). */
-static inline void skv_start_scan(skv_scan *scan, const skv_plan *plan, const snapkv_layer *layer,
-                                  size_t first_head, void *workspace, size_t workspace_size) {
+SKV_NOINLINE void skv_start_scan(skv_scan *scan, const skv_plan *plan, const snapkv_layer *layer,
+                                 size_t first_head, void *workspace, size_t workspace_size) {
     const size_t pad = (0 - (uintptr_t)workspace) % SKV_ALIGN;
     const size_t floats = (workspace_size - pad) / sizeof(float);
     const size_t head_lanes = plan->n_heads * plan->n_lanes;
@@ -1080,8 +1080,8 @@ SKV_INLINE float *skv_stored_tile(const skv_scan *scan, size_t tile, size_t head
 
 /* Reads the queries of the scan's heads, scales them, and turns them so that lanes are queries.
  * rows holds head first_row_head and those behind it; row 0 is position first_position. */
-static inline void skv_pack_queries(skv_scan *scan, const snapkv_rows *rows, size_t first_row_head,
-                                    size_t first_position) {
+SKV_NOINLINE void skv_pack_queries(skv_scan *scan, const snapkv_rows *rows, size_t first_row_head,
+                                   size_t first_position) {
     const snapkv_layer *layer = scan->layer;
     const size_t head_dim = layer->head_dim, n_lanes = scan->plan.n_lanes;
     const float scale = layer->scale != 0.0f ? layer->scale : 1.0f / SKV_SQRTF((float)head_dim);
@@ -1269,8 +1269,8 @@ SKV_INLINE skv_int skv_visible(const skv_scan *scan, const skv_keys *keys, size_
 
 /* Soft cap, ALiBi and mask on the dot products of one vector of queries. A logit that is not seen
  * becomes SKV_LOWEST. Returns the largest magnitude seen, before the cap can hide it and after. */
-static inline skv_int skv_shape_logits(const skv_scan *scan, size_t head, const skv_keys *keys,
-                                       size_t lane, float *logits) {
+SKV_NOINLINE skv_int skv_shape_logits(const skv_scan *scan, size_t head, const skv_keys *keys,
+                                      size_t lane, float *logits) {
     const snapkv_layer *layer = scan->layer;
     const float *slopes = layer->alibi_slopes;
     const skv_vec cap = skv_set1(layer->softcap);
@@ -1360,7 +1360,7 @@ static inline int skv_softmax_tile(const skv_scan *scan, size_t head, const skv_
 
 /* The first pass: the softmax statistics of every head, and the weights of as many tiles as the
  * workspace keeps. */
-static inline snapkv_status skv_scan_keys(skv_scan *scan) {
+SKV_NOINLINE snapkv_status skv_scan_keys(skv_scan *scan) {
     const skv_plan *plan = &scan->plan;
     const size_t n_tiles = skv_round_up(scan->layer->length, SKV_TILE) / SKV_TILE;
     int not_finite = 0;
@@ -1403,7 +1403,7 @@ static inline snapkv_status skv_scan_keys(skv_scan *scan) {
 
 /* The last pass of one head: the weights of each key, brought to the final maximum and divided by
  * the sum, added over the queries. Tiles that were not kept are computed again. */
-static inline void skv_sum_votes(skv_scan *scan, size_t head, float *votes) {
+SKV_NOINLINE void skv_sum_votes(skv_scan *scan, size_t head, float *votes) {
     const skv_plan *plan = &scan->plan;
     const size_t n_lanes = plan->n_lanes;
     const size_t n_vecs = (plan->n_queries + SKV_LANES - 1) / SKV_LANES;
@@ -1501,7 +1501,7 @@ SKV_INLINE void skv_store_inside(float *out, size_t n, size_t j, skv_vec a) {
 }
 
 /* Pools the votes of a query head into the scores of its set, and adds them to the set's total. */
-static inline void skv_add_head(const skv_scan *scan, const snapkv_config *config, int is_first) {
+SKV_NOINLINE void skv_add_head(const skv_scan *scan, const snapkv_config *config, int is_first) {
     const float *votes = scan->votes;
     float *scores = scan->scores, *total = scan->total_votes;
     const size_t n = scan->plan.n_votes;
@@ -1520,7 +1520,7 @@ static inline void skv_add_head(const skv_scan *scan, const snapkv_config *confi
 }
 
 /* The sum of n votes, in runs of SKV_TILE vectors of SKV_BLOCK lanes, each by one tree. */
-static inline float skv_sum(const float *votes, size_t n) {
+SKV_NOINLINE float skv_sum(const float *votes, size_t n) {
     float sum = 0.0f;
     for (size_t j = 0; j < n;) {
         const size_t end = j + skv_size_min(n - j, SKV_TILE * SKV_BLOCK);
@@ -1541,8 +1541,8 @@ static inline float skv_sum(const float *votes, size_t n) {
 
 /* The share of n_rows attention rows that is left when only `kept` stays: what the others hold is
  * subtracted, so that sinks, the window and rounding count as kept. Clears the kept votes. */
-static inline float skv_kept_share(float *votes, size_t n, const int32_t *kept, size_t n_kept,
-                                   float n_rows) {
+SKV_NOINLINE float skv_kept_share(float *votes, size_t n, const int32_t *kept, size_t n_kept,
+                                  float n_rows) {
     for (size_t i = 0; i < n_kept; i++) {
         if ((size_t)kept[i] < n) {
             votes[kept[i]] = 0.0f;
@@ -1573,7 +1573,7 @@ SKV_INLINE int32_t skv_code_at(const float *scores, size_t i) {
     return bits < 0 ? -(bits & 0x7FFFFFFF) : bits;
 }
 
-static inline int skv_all_finite(const float *scores, size_t n) {
+SKV_NOINLINE int skv_all_finite(const float *scores, size_t n) {
     skv_int worst = skv_int_set1(0);
     for (size_t j = 0; j < n; j += SKV_LANES) {
         const skv_vec score = skv_load_inside(scores, n, (ptrdiff_t)j, 0.0f);
@@ -1655,7 +1655,7 @@ SKV_NOINLINE skv_range skv_narrow(const float *scores, size_t n, skv_range range
 /* Guesses a narrower range from every (n / 1024)-th score, and takes what one count over all scores
  * confirms: the one searched lies above the guess, inside or below. Usually a few thousand scores
  * are left, which the rounds above find among the others 32 at a time. */
-static inline skv_range skv_guess(const float *scores, size_t n, skv_range range) {
+SKV_NOINLINE skv_range skv_guess(const float *scores, size_t n, skv_range range) {
     float sample[SKV_SAMPLES];
     const size_t step = n / SKV_SAMPLES;
     for (size_t i = 0; i < SKV_SAMPLES; i++) {
@@ -1711,7 +1711,7 @@ SKV_INLINE int skv_comes_first(const float *scores, int32_t a, int32_t b) {
 }
 
 /* Heapsort: in place, and no worst case. */
-static inline void skv_sort_by_score(const float *scores, int32_t *indices, size_t k) {
+SKV_NOINLINE void skv_sort_by_score(const float *scores, int32_t *indices, size_t k) {
     size_t start = k / 2, end = k;
     while (end > 1) {
         int32_t moved;
@@ -1741,8 +1741,8 @@ static inline void skv_sort_by_score(const float *scores, int32_t *indices, size
 }
 
 /* The k best of n finite scores, 1 <= k <= n, as positions offset by `base`. */
-static inline void skv_pick_top(const float *scores, size_t n, size_t k, snapkv_order order,
-                                size_t base, int32_t *indices) {
+SKV_NOINLINE void skv_pick_top(const float *scores, size_t n, size_t k, snapkv_order order,
+                               size_t base, int32_t *indices) {
     skv_range range = {-0x7F7FFFFF, 0x7F7FFFFF, 0};
     range.rest = k;
     if (n / SKV_SAMPLES >= 16) { /* where a pass over all costs more than those over the sample */
@@ -1778,8 +1778,8 @@ static inline void skv_pick_top(const float *scores, size_t n, size_t k, snapkv_
 enum { SKV_ROWS_AHEAD = 16, SKV_BYTES_AHEAD = 1024 };
 
 /* The rows that kept lists, dst_stride apart. Rows that touch in both places go in one copy. */
-static inline void skv_gather(const snapkv_rows *src, size_t head, size_t bytes,
-                              const int32_t *kept, size_t n_kept, char *dst, size_t dst_stride) {
+SKV_NOINLINE void skv_gather(const snapkv_rows *src, size_t head, size_t bytes,
+                             const int32_t *kept, size_t n_kept, char *dst, size_t dst_stride) {
     const int touching = !src->block_table && src->row_stride == bytes && dst_stride == bytes &&
                          dst != skv_row(src, head, 0);
     for (size_t i = 0; i < n_kept;) {
@@ -1809,8 +1809,8 @@ SKV_INLINE void skv_move_elements(const int32_t *kept, size_t n_kept, const char
     }
 }
 
-static inline void skv_gather_elements(const int32_t *kept, size_t n_kept, const char *src,
-                                       size_t size, char *dst) {
+SKV_NOINLINE void skv_gather_elements(const int32_t *kept, size_t n_kept, const char *src,
+                                      size_t size, char *dst) {
     if (size == 1) {
         skv_move_elements(kept, n_kept, src, 1, dst);
     } else if (size == 2) {
@@ -1849,8 +1849,8 @@ enum { SKV_HEADS_SEARCHED = 1 << 20 }; /* no cache has more; a bound on the time
 
 /* Whether two of n_heads x n_rows rows share a byte. n_rows - 1 and n_heads - 1 strides, and the
  * bytes of a row behind them, fit in size_t. */
-static inline int skv_rows_overlap(size_t n_heads, size_t head_stride, size_t n_rows,
-                                   size_t row_stride, size_t bytes) {
+SKV_NOINLINE int skv_rows_overlap(size_t n_heads, size_t head_stride, size_t n_rows,
+                                  size_t row_stride, size_t bytes) {
     if (n_rows > 1 && row_stride < bytes) {
         return 1;
     }
@@ -1884,8 +1884,8 @@ SKV_INLINE size_t skv_extent(size_t n_heads, size_t head_stride, size_t n_rows, 
 }
 
 /* A view of n_heads x n_rows rows. as_numbers: read as head_dim elements, not only moved. */
-static inline snapkv_status skv_check_rows(const snapkv_rows *rows, size_t n_heads, size_t n_rows,
-                                           size_t head_dim, int as_numbers) {
+SKV_NOINLINE snapkv_status skv_check_rows(const snapkv_rows *rows, size_t n_heads, size_t n_rows,
+                                          size_t head_dim, int as_numbers) {
     const size_t element = skv_element_bytes(rows->dtype);
     const size_t bytes = skv_row_width(rows, head_dim, as_numbers);
     const size_t in_block =
@@ -1940,14 +1940,14 @@ SKV_INLINE size_t skv_heads_per_set(const snapkv_config *config, const snapkv_la
 }
 
 /* The scan of one set, or of one K/V head's part of a layer. */
-static inline skv_plan skv_set_plan(const snapkv_config *config, const snapkv_layer *layer) {
+SKV_NOINLINE skv_plan skv_set_plan(const snapkv_config *config, const snapkv_layer *layer) {
     const size_t prefix = layer->length - config->window;
     return skv_make_plan(layer, skv_heads_per_set(config, layer), config->window, prefix, prefix);
 }
 
 /* Sizes and policy, no pointers. What only a selection needs is left out for the votes alone. */
-static inline snapkv_status skv_check_sizes(const snapkv_config *config, const snapkv_layer *layer,
-                                            int for_selection) {
+SKV_NOINLINE snapkv_status skv_check_sizes(const snapkv_config *config, const snapkv_layer *layer,
+                                           int for_selection) {
     if (!config || !layer) {
         return SNAPKV_ERROR_NULL;
     }
@@ -1983,8 +1983,8 @@ static inline snapkv_status skv_check_sizes(const snapkv_config *config, const s
 }
 
 /* Everything that a scan of the layer reads. */
-static inline snapkv_status skv_check_layer(const snapkv_config *config, const snapkv_layer *layer,
-                                            int for_selection) {
+SKV_NOINLINE snapkv_status skv_check_layer(const snapkv_config *config, const snapkv_layer *layer,
+                                           int for_selection) {
     if (!config || !layer) {
         return SNAPKV_ERROR_NULL;
     }
@@ -2014,7 +2014,7 @@ static inline snapkv_status skv_check_layer(const snapkv_config *config, const s
     return SNAPKV_OK;
 }
 
-static inline snapkv_status skv_check_values(const snapkv_layer *layer) {
+SKV_NOINLINE snapkv_status skv_check_values(const snapkv_layer *layer) {
     if ((unsigned)layer->values.dtype > SNAPKV_CUSTOM) {
         return SNAPKV_ERROR_OPTION;
     }
@@ -2022,7 +2022,7 @@ static inline snapkv_status skv_check_values(const snapkv_layer *layer) {
 }
 
 /* n entries that don't run out of 0 .. limit - 1. */
-static inline int skv_indices_inside(const int32_t *indices, size_t n, size_t limit) {
+SKV_NOINLINE int skv_indices_inside(const int32_t *indices, size_t n, size_t limit) {
     for (size_t i = 0; i < n; i++) {
         if (indices[i] < 0 || (size_t)indices[i] >= limit) {
             return 0;
@@ -2031,7 +2031,7 @@ static inline int skv_indices_inside(const int32_t *indices, size_t n, size_t li
     return 1;
 }
 
-static inline int skv_ascends(const int32_t *indices, size_t n) {
+SKV_NOINLINE int skv_ascends(const int32_t *indices, size_t n) {
     for (size_t i = 1; i < n; i++) {
         if (indices[i] <= indices[i - 1]) {
             return 0;
@@ -2050,8 +2050,8 @@ SKV_INLINE int skv_overlap(const void *a, size_t a_bytes, const void *b, size_t 
 }
 
 /* Whether n_a rows at a and n_b rows at b share a byte. Equal strides may interleave. */
-static inline int skv_strided_overlap(const void *a, size_t n_a, size_t a_stride, size_t a_bytes,
-                                      const void *b, size_t n_b, size_t b_stride, size_t b_bytes) {
+SKV_NOINLINE int skv_strided_overlap(const void *a, size_t n_a, size_t a_stride, size_t a_bytes,
+                                     const void *b, size_t n_b, size_t b_stride, size_t b_bytes) {
     if (n_a == 0 || n_b == 0 || !skv_overlap(a, (n_a - 1) * a_stride + a_bytes, b,
                                              (n_b - 1) * b_stride + b_bytes)) {
         return 0;
@@ -2066,10 +2066,10 @@ static inline int skv_strided_overlap(const void *a, size_t n_a, size_t a_stride
 }
 
 /* The workspace of a call, apart from what it writes. */
-static inline snapkv_status skv_check_workspace(const snapkv_config *config,
-                                                const snapkv_layer *layer, const void *workspace,
-                                                size_t workspace_size, const void *out,
-                                                size_t out_bytes) {
+SKV_NOINLINE snapkv_status skv_check_workspace(const snapkv_config *config,
+                                               const snapkv_layer *layer, const void *workspace,
+                                               size_t workspace_size, const void *out,
+                                               size_t out_bytes) {
     if ((uintptr_t)workspace % sizeof(float) != 0 ||
         workspace_size < skv_workspace_bytes(skv_set_plan(config, layer).fixed)) {
         return SNAPKV_ERROR_WORKSPACE;
@@ -2078,10 +2078,10 @@ static inline snapkv_status skv_check_workspace(const snapkv_config *config,
 }
 
 /* Of a selection, once the layer is checked: no output in the workspace or in another output. */
-static inline snapkv_status skv_check_select(const snapkv_config *config, const snapkv_layer *layer,
-                                             size_t set, const int32_t *kept, const float *scores,
-                                             const snapkv_selection *selection,
-                                             const void *workspace, size_t workspace_size) {
+SKV_NOINLINE snapkv_status skv_check_select(const snapkv_config *config, const snapkv_layer *layer,
+                                            size_t set, const int32_t *kept, const float *scores,
+                                            const snapkv_selection *selection,
+                                            const void *workspace, size_t workspace_size) {
     const void *areas[4] = {workspace, kept, scores, selection};
     size_t bytes[4] = {workspace_size, 0, 0, 0};
     bytes[1] = snapkv_kept_count(config, layer->length) * sizeof *kept;
@@ -2101,13 +2101,13 @@ static inline snapkv_status skv_check_select(const snapkv_config *config, const 
     return SNAPKV_OK;
 }
 
-static inline char *skv_out_head(const snapkv_rows_out *out, size_t head) {
+SKV_NOINLINE char *skv_out_head(const snapkv_rows_out *out, size_t head) {
     return (char *)out->data + (head ? head * out->head_stride : 0);
 }
 
 /* Whether a gather into `out` moves the rows of `view` inside their own memory. */
-static inline int skv_is_same_view(const snapkv_rows_out *out, const snapkv_rows *view,
-                                   size_t n_heads) {
+SKV_NOINLINE int skv_is_same_view(const snapkv_rows_out *out, const snapkv_rows *view,
+                                  size_t n_heads) {
     return out->data == view->data && !view->block_table && out->row_stride == view->row_stride &&
            (n_heads == 1 || out->head_stride == view->head_stride);
 }
@@ -2118,16 +2118,16 @@ typedef struct skv_written {
     size_t n_rows, stride, bytes;
 } skv_written;
 
-static inline int skv_written_overlaps(const skv_written *out, const void *data, size_t n_rows,
-                                       size_t stride, size_t bytes) {
+SKV_NOINLINE int skv_written_overlaps(const skv_written *out, const void *data, size_t n_rows,
+                                      size_t stride, size_t bytes) {
     return skv_strided_overlap(out->data, out->n_rows, out->stride, out->bytes, data, n_rows,
                                stride, bytes);
 }
 
 /* Whether they share a byte with the rows of a view, except those of the head `excepted`. */
-static inline int skv_written_overlaps_view(const skv_written *out, const snapkv_rows *view,
-                                            size_t n_heads, size_t n_rows, size_t width,
-                                            size_t excepted) {
+SKV_NOINLINE int skv_written_overlaps_view(const skv_written *out, const snapkv_rows *view,
+                                           size_t n_heads, size_t n_rows, size_t width,
+                                           size_t excepted) {
     const size_t step = view->block_table ? skv_size_min(view->block_rows, n_rows) : n_rows;
     size_t extent = skv_extent(n_heads, view->head_stride, step, view->row_stride, width);
     size_t highest = 0;
@@ -2153,13 +2153,13 @@ static inline int skv_written_overlaps_view(const skv_written *out, const snapkv
 
 /* What the gathers of a call may not touch: rows that this set or another still reads, the outputs
  * of any set, the list, the selection, the workspace. */
-static inline snapkv_status skv_check_outputs(const snapkv_config *config,
-                                              const snapkv_layer *layer, size_t first_head,
-                                              size_t end_head, size_t n_out_heads,
-                                              const snapkv_rows_out *const outs[2],
-                                              const size_t bytes[2], const int32_t *kept,
-                                              const snapkv_selection *selection,
-                                              const void *workspace, size_t workspace_size) {
+SKV_NOINLINE snapkv_status skv_check_outputs(const snapkv_config *config,
+                                             const snapkv_layer *layer, size_t first_head,
+                                             size_t end_head, size_t n_out_heads,
+                                             const snapkv_rows_out *const outs[2],
+                                             const size_t bytes[2], const int32_t *kept,
+                                             const snapkv_selection *selection,
+                                             const void *workspace, size_t workspace_size) {
     const size_t n_kept = snapkv_kept_count(config, layer->length), head_dim = layer->head_dim;
     const snapkv_rows *views[2] = {&layer->keys, &layer->values};
     for (size_t head = first_head; head < end_head; head++) {
@@ -2202,10 +2202,10 @@ static inline snapkv_status skv_check_outputs(const snapkv_config *config,
 /* ---- Selection ------------------------------------------------------------------------------- */
 
 /* snapkv_select after every check. */
-static inline snapkv_status skv_select_set(const snapkv_config *config, const snapkv_layer *layer,
-                                           size_t set, int32_t *kept, float *scores,
-                                           snapkv_selection *selection, void *workspace,
-                                           size_t workspace_size) {
+SKV_NOINLINE snapkv_status skv_select_set(const snapkv_config *config, const snapkv_layer *layer,
+                                          size_t set, int32_t *kept, float *scores,
+                                          snapkv_selection *selection, void *workspace,
+                                          size_t workspace_size) {
     const size_t length = layer->length, prefix = length - config->window;
     const int whole_layer = config->sharing == SNAPKV_PER_LAYER;
     snapkv_selection result;
