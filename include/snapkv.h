@@ -1800,26 +1800,35 @@ SKV_NOINLINE void skv_gather(const snapkv_rows *src, size_t head, size_t bytes,
     }
 }
 
-/* One row of a transposed V. A move of a constant size is no call, and in place an element may stay
- * where it is. */
-SKV_INLINE void skv_move_elements(const int32_t *kept, size_t n_kept, const char *src,
-                                  const size_t size, char *dst) {
+/* Four rows of a transposed V at once: an index is read once for all four. In place kept ascends,
+ * so no column is read after another was written to it. To one row at a time, 2 bytes, one head in
+ * cache / 8 heads of L 32768 from memory (Zen 5): gcc 12 1.6 / 1.4, clang 14 1.4 / 1.4 times. */
+SKV_INLINE void skv_move_columns(const int32_t *kept, size_t n_kept, const char *const src[4],
+                                 char *const dst[4], const size_t size) {
+    const char *s0 = src[0], *s1 = src[1], *s2 = src[2], *s3 = src[3];
+    char *d0 = dst[0], *d1 = dst[1], *d2 = dst[2], *d3 = dst[3];
     for (size_t i = 0; i < n_kept; i++) {
-        memmove(dst + i * size, src + (size_t)kept[i] * size, size);
+        const size_t from = (size_t)kept[i] * size, to = i * size;
+        memmove(d0 + to, s0 + from, size);
+        memmove(d1 + to, s1 + from, size);
+        memmove(d2 + to, s2 + from, size);
+        memmove(d3 + to, s3 + from, size);
     }
 }
 
-SKV_NOINLINE void skv_gather_elements(const int32_t *kept, size_t n_kept, const char *src,
-                                      size_t size, char *dst) {
-    if (size == 1) {
-        skv_move_elements(kept, n_kept, src, 1, dst);
-    } else if (size == 2) {
-        skv_move_elements(kept, n_kept, src, 2, dst);
-    } else if (size == 4) {
-        skv_move_elements(kept, n_kept, src, 4, dst);
-    } else {
-        skv_move_elements(kept, n_kept, src, size, dst);
-    }
+/* A move of a constant size is no call. Each out of line: next to other code GCC runs out of
+ * registers for the eight pointers, and half of what is gained is lost. */
+SKV_NOINLINE void skv_move_columns_1(const int32_t *kept, size_t n_kept, const char *const src[4],
+                                     char *const dst[4]) {
+    skv_move_columns(kept, n_kept, src, dst, 1);
+}
+SKV_NOINLINE void skv_move_columns_2(const int32_t *kept, size_t n_kept, const char *const src[4],
+                                     char *const dst[4]) {
+    skv_move_columns(kept, n_kept, src, dst, 2);
+}
+SKV_NOINLINE void skv_move_columns_4(const int32_t *kept, size_t n_kept, const char *const src[4],
+                                     char *const dst[4]) {
+    skv_move_columns(kept, n_kept, src, dst, 4);
 }
 
 /* ---- Validation ------------------------------------------------------------------------------ */
@@ -2478,10 +2487,23 @@ SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kep
                                            dst_stride, dst_bytes)))) {
         return SNAPKV_ERROR_ALIAS;
     }
-    for (size_t row = 0; row < n_rows; row++) {
-        const char *from = (const char *)src + row * src_stride;
-        char *to = (char *)dst + row * dst_stride;
-        skv_gather_elements(kept, n_kept, from, element_size, to);
+    for (size_t first = 0; first < n_rows; first += 4) {
+        const char *from[4];
+        char *to[4];
+        for (size_t i = 0; i < 4; i++) { /* of fewer, the last one again */
+            const size_t row = skv_size_min(first + i, n_rows - 1);
+            from[i] = (const char *)src + row * src_stride;
+            to[i] = (char *)dst + row * dst_stride;
+        }
+        if (element_size == 1) {
+            skv_move_columns_1(kept, n_kept, from, to);
+        } else if (element_size == 2) {
+            skv_move_columns_2(kept, n_kept, from, to);
+        } else if (element_size == 4) {
+            skv_move_columns_4(kept, n_kept, from, to);
+        } else {
+            skv_move_columns(kept, n_kept, from, to, element_size);
+        }
     }
     return SNAPKV_OK;
 }
