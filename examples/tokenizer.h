@@ -221,31 +221,87 @@ static inline int32_t tokenizer_join(const tokenizer *t, int32_t a, int32_t b,
     return tokenizer_find(t, joined, n_a + n_b);
 }
 
-/* Merges the neighbours whose token has the highest score, the first of equals, until none have
- * one. The best is searched anew each time, a comparison a token; what a pair would give is looked
- * up once, and again only next to a merge. Returns how many tokens are left. */
-static inline size_t tokenizer_merge(const tokenizer *t, int32_t *tokens, int32_t *merged, size_t n,
-                                     unsigned char *joined) {
-    for (size_t i = 0; i + 1 < n; i++)
-        merged[i] = tokenizer_join(t, tokens[i], tokens[i + 1], joined);
-    for (;;) {
-        size_t best = n;
-        for (size_t i = 0; i + 1 < n; i++)
-            if (merged[i] != TOKENIZER_NONE &&
-                (best == n || t->score[merged[i]] > t->score[merged[best]]))
-                best = i;
-        if (best == n)
-            return n;
-        tokens[best] = merged[best];
-        n--;
-        memmove(tokens + best + 1, tokens + best + 2, (n - best - 1) * sizeof *tokens);
-        if (best + 1 < n)
-            memmove(merged + best + 1, merged + best + 2, (n - best - 2) * sizeof *merged);
-        if (best > 0)
-            merged[best - 1] = tokenizer_join(t, tokens[best - 1], tokens[best], joined);
-        if (best + 1 < n)
-            merged[best] = tokenizer_join(t, tokens[best], tokens[best + 1], joined);
+/* Two neighbours that have a token together: the first of them, and that token. */
+typedef struct tokenizer_pair {
+    float score;
+    int32_t merged;
+    size_t at;
+} tokenizer_pair;
+
+/* Scratch of an encoding of `n` bytes at most. The tokens are a list: a merge leaves its second one
+ * out. The pairs are a heap, the next to merge first. */
+typedef struct tokenizer_scratch {
+    size_t *next, *previous; /* [n] of each token, in the list */
+    int32_t *merged;         /* [n] what a token and its next one give, or TOKENIZER_NONE */
+    tokenizer_pair *pairs;   /* [2 * n] a merge takes one and adds two at most */
+    size_t n_pairs;
+    unsigned char *joined; /* [longest] */
+} tokenizer_scratch;
+
+static inline int tokenizer_precedes(tokenizer_pair a, tokenizer_pair b) {
+    return a.score > b.score || (a.score == b.score && a.at < b.at);
+}
+
+static inline void tokenizer_push(tokenizer_scratch *s, tokenizer_pair pair) {
+    size_t i = s->n_pairs++;
+    for (; i > 0 && tokenizer_precedes(pair, s->pairs[(i - 1) / 2]); i = (i - 1) / 2)
+        s->pairs[i] = s->pairs[(i - 1) / 2];
+    s->pairs[i] = pair;
+}
+
+static inline tokenizer_pair tokenizer_pop(tokenizer_scratch *s) {
+    const tokenizer_pair first = s->pairs[0], last = s->pairs[--s->n_pairs];
+    size_t i = 0;
+    for (size_t child = 1; child < s->n_pairs; child = 2 * i + 1) {
+        if (child + 1 < s->n_pairs && tokenizer_precedes(s->pairs[child + 1], s->pairs[child]))
+            child++;
+        if (!tokenizer_precedes(s->pairs[child], last))
+            break;
+        s->pairs[i] = s->pairs[child];
+        i = child;
     }
+    s->pairs[i] = last;
+    return first;
+}
+
+/* Looks up what the token at `at` and its next one give. `n`: the list's end. */
+static inline void tokenizer_look(const tokenizer *t, tokenizer_scratch *s, const int32_t *tokens,
+                                  size_t at, size_t n) {
+    s->merged[at] = s->next[at] == n ? TOKENIZER_NONE
+                                     : tokenizer_join(t, tokens[at], tokens[s->next[at]],
+                                                      s->joined);
+    if (s->merged[at] != TOKENIZER_NONE) {
+        const tokenizer_pair pair = {t->score[s->merged[at]], s->merged[at], at};
+        tokenizer_push(s, pair);
+    }
+}
+
+/* Merges the neighbours whose token has the highest score, the first of equals, until none have
+ * one. Returns how many tokens are left. */
+static inline size_t tokenizer_merge(const tokenizer *t, tokenizer_scratch *s, int32_t *tokens,
+                                     size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        s->next[i] = i + 1;
+        s->previous[i] = i - 1; /* of the first: never read, it stands for no text */
+        tokenizer_look(t, s, tokens, i, n);
+    }
+    while (s->n_pairs > 0) {
+        const tokenizer_pair pair = tokenizer_pop(s);
+        const size_t at = pair.at, second = s->next[at];
+        if (s->merged[at] != pair.merged)
+            continue; /* one of the two has been merged since */
+        tokens[at] = pair.merged;
+        s->merged[second] = TOKENIZER_NONE;
+        s->next[at] = s->next[second];
+        if (s->next[at] != n)
+            s->previous[s->next[at]] = at;
+        tokenizer_look(t, s, tokens, at, n);
+        tokenizer_look(t, s, tokens, s->previous[at], n);
+    }
+    size_t n_left = 0;
+    for (size_t i = 0; i != n; i = s->next[i])
+        tokens[n_left++] = tokens[i];
+    return n_left;
 }
 
 /* Encodes a text.
@@ -280,15 +336,24 @@ static inline const char *tokenizer_encode(const tokenizer *t, const char *text,
             tokens[n++] = token;
         at += length;
     }
-    int32_t *const merged = (int32_t *)malloc(n * sizeof *merged);
-    unsigned char *const joined = (unsigned char *)malloc(t->longest);
+    tokenizer_scratch s;
+    s.next = (size_t *)malloc(n * sizeof *s.next);
+    s.previous = (size_t *)malloc(n * sizeof *s.previous);
+    s.merged = (int32_t *)malloc(n * sizeof *s.merged);
+    s.pairs = (tokenizer_pair *)malloc(2 * n * sizeof *s.pairs);
+    s.n_pairs = 0;
+    s.joined = (unsigned char *)malloc(t->longest);
     const char *error = NULL;
-    if (merged == NULL || joined == NULL)
+    if (s.next == NULL || s.previous == NULL || s.merged == NULL || s.pairs == NULL ||
+        s.joined == NULL)
         error = "not enough memory";
     else
-        *n_tokens = tokenizer_merge(t, tokens, merged, n, joined);
-    free(merged);
-    free(joined);
+        *n_tokens = tokenizer_merge(t, &s, tokens, n);
+    free(s.next);
+    free(s.previous);
+    free(s.merged);
+    free(s.pairs);
+    free(s.joined);
     return error;
 }
 
