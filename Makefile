@@ -42,54 +42,111 @@ llama: $(B)/llama ## the built-in model decodes from a compressed cache; build/l
 
 # ---- tests ---------------------------------------------------------------------------------
 
-# Three builds of every unit test: what plain flags give (no fused multiply-add on x86), the scalar
-# path with fused multiply-add, and the fastest path of this machine.
-UNIT        := $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
-BUILDS      := plain scalar native
-FLAGS_plain  := -DSNAPKV_ISA=SNAPKV_ISA_SCALAR
-FLAGS_scalar := $(NATIVE) -DSNAPKV_ISA=SNAPKV_ISA_SCALAR -DSNAPKV_SCALAR_FMA=1
-FLAGS_native := $(NATIVE)
-SUPPORT      := $(patsubst tests/support/%.c,%.o,$(wildcard tests/support/*.c))
-SUPPORT_H    := $(wildcard tests/support/*.h examples/*.h)
-UNIT_BINS    := $(foreach b,$(BUILDS),$(UNIT:%=$(B)/unit/$b/%))
-CHECKS       := $(foreach b,$(BUILDS),$(foreach u,$(UNIT),unit/$b/$u=$(B)/unit/$b/$u))
-CHECKS       += compile/symbols=tests/compile/symbols.sh
+# tests/checks lists the checks: a new one is a line there, whatever it needs is built by its script
+# or stands in NEEDED. run.sh runs them, as many at a time as there are processors, and counts.
+NEEDED := examples $(B)/accuracy $(B)/make_vectors
 
-# The support calls the library too, so that it is built with each build's flags.
-define unit_rule
-$(B)/support/$(1)/%.o: tests/support/%.c $(SUPPORT_H) $(H) | $(B)/cmocka.ok
-	@mkdir -p $$(@D)
-	$(CC) $(BASE) $(CFLAGS) $(FLAGS_$(1)) -c -o $$@ $$<
+check: $(B)/cmocka.ok $(NEEDED) ## every promise, the quick way; installs cmocka if it is missing
+	@tests/run.sh quick
 
-$(B)/unit/$(1)/%: tests/unit/test_%.c $(SUPPORT:%=$(B)/support/$(1)/%) $(SUPPORT_H) $(H)
-	@mkdir -p $$(@D)
-	$(CC) $(BASE) $(CFLAGS) $(FLAGS_$(1)) -DBUILD_NAME='"$(1)"' -Itests/support -o $$@ $$< $(SUPPORT:%=$(B)/support/$(1)/%) -lcmocka -lm
-endef
-$(foreach b,$(BUILDS),$(eval $(call unit_rule,$b)))
+check-all: $(B)/cmocka.ok $(NEEDED) ## every promise in full: all matrices, fuzzing, sanitizers, scale
+	@FULL=1 FUZZ_SECONDS=$(FUZZ_SECONDS) tests/run.sh quick long
 
-check: $(UNIT_BINS) $(B)/recall $(B)/accuracy $(B)/make_vectors $(B)/quickstart $(B)/worked_example ## install cmocka if it is missing, then run the tests but the long ones
-	@tests/run.sh $(CHECKS) 'recall=$(B)/recall --check'
+unit: ## all unit tests in the native build, or some: make unit TEST="vote pool" BUILD=scalar
+	@tests/unit/unit.sh $(BUILD) $(TEST)
 
-check-all: ## check, then the long ones: fuzzing, sanitizers, scale; 43 minutes
-	@status=0; $(MAKE) --no-print-directory check || status=1; \
-	tests/run.sh $(call fuzz_checks,$(FUZZ_SECONDS)) >$(B)/fuzz.txt & \
-	tests/run.sh $(LONG_CHECKS) || status=1; wait $$! || status=1; cat $(B)/fuzz.txt; exit $$status
-
+# cmocka is what all programs of tests/unit are written for. Only these two install it.
+check check-all: CMOCKA := install
 $(B)/cmocka.ok: | $(B)
-	@CC='$(CC)' sh tests/need_cmocka.sh
+	@tests/need_cmocka.sh $(CMOCKA)
 	@touch $@
 
-CHECKS += examples/llama=tests/examples/llama.sh examples/threads=$(B)/threads examples/dispatch=tests/examples/dispatch.sh
-CHECKS += examples/keepmap=tests/examples/keepmap.sh
-check: $(B)/llama $(B)/threads $(B)/dispatch $(B)/keepmap
+# A build of the unit tests: a compiler with its flags. The library is compiled once a build, in
+# tests/support/library.c; the tests and their support see its declarations.
+#   plain    what plain flags give: no fused multiply-add on x86
+#   scalar   the scalar path with fused multiply-add
+#   native   the fastest path of this machine
+BUILD          ?= native
+CLANG          ?= clang
+GCC            ?= gcc
+FUZZ_SECONDS   ?= 600
+SCALAR         := -DSNAPKV_ISA=SNAPKV_ISA_SCALAR
+COMPILE_plain  := $(CC) $(CFLAGS) $(SCALAR)
+COMPILE_scalar := $(CC) $(CFLAGS) $(NATIVE) $(SCALAR) -DSNAPKV_SCALAR_FMA=1
+COMPILE_native := $(CC) $(CFLAGS) $(NATIVE)
+
+# The same tests, watched. With -std=c99 gcc contracts no a * b + c of the tests and examples; clang
+# is told not to. valgrind takes some 30 times as long and knows no AVX-512.
+UBSAN  := -fsanitize=address,undefined -fno-sanitize-recover=all
+MEMORY := -ffp-contract=off -fsanitize=memory -fsanitize-memory-track-origins -fno-sanitize-recover=all
+COMPILE_gcc-native      := $(GCC) -O1 -g $(NATIVE) $(UBSAN)
+COMPILE_gcc-scalar      := $(GCC) -O1 -g $(SCALAR) $(UBSAN)
+COMPILE_clang-native    := $(CLANG) -O1 -g $(NATIVE) -ffp-contract=off $(UBSAN)
+COMPILE_clang-scalar    := $(CLANG) -O1 -g $(SCALAR) -ffp-contract=off $(UBSAN)
+COMPILE_memory-native   := $(CLANG) -O1 -g $(NATIVE) $(MEMORY)
+COMPILE_memory-scalar   := $(CLANG) -O1 -g $(SCALAR) $(MEMORY)
+COMPILE_memcheck-scalar := $(GCC) -O2 -g -DTESTS_MEMCHECK $(SCALAR)
+COMPILE_memcheck-avx2   := $(GCC) -O2 -g -DTESTS_MEMCHECK -DSNAPKV_ISA=SNAPKV_ISA_AVX2 -mavx2 -mfma -mf16c
+
+# Large prompts, with the overflow checks of UBSan too; clang's also see a number that changes when
+# it is narrowed.
+COMPILE_large       := $(CC) -O3 -g $(NATIVE)
+COMPILE_large-ubsan := $(CLANG) -O2 -g $(NATIVE) -fsanitize=undefined,implicit-conversion \
+    -fno-sanitize-recover=all
+
+SUPPORT   := $(patsubst tests/support/%.c,%.o,$(wildcard tests/support/*.c))
+HEADERS   := $(wildcard tests/support/*.h tests/fuzz/*.h examples/*.h) $(H)
+DECLARED  := -DSNAPKV_DECLARATIONS_ONLY -Itests/support
+
+# $* is BUILD/NAME: $(*D) names the build, $(*F) the file. The second expansion knows them.
+.SECONDEXPANSION:
+$(B)/support/%.o: tests/support/$$(*F).c $(HEADERS) | $(B)/cmocka.ok
+	@mkdir -p $(@D)
+	$(COMPILE_$(*D)) $(BASE) $(DECLARED) -c -o $@ $<
+
+$(B)/unit/%: $$(wildcard tests/unit/test_$$(*F).c tests/scale/$$(*F).c) $(HEADERS) \
+    $$(addprefix $(B)/support/$$(*D)/,$(SUPPORT))
+	@mkdir -p $(@D)
+	$(COMPILE_$(*D)) $(BASE) $(DECLARED) -DDIRECTORY='"$(@D)"' -o $@ $< $(filter %.o,$^) -lcmocka -lm
+
+# The scripts compile with the same compilers and warnings.
+export B BASE CC CXX CLANG GCC
+
+.PHONY: unit fuzz sanitize memcheck scale tsan check-builds baremetal coverage mutants lint tools
+fuzz: ## hostile inputs against the reference, FUZZ_SECONDS=600 a target
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tests/run.sh 'fuzz/*'
+
+sanitize: ## the unit tests under ASan, UBSan (gcc, clang) and MSan
+	@tests/run.sh 'sanitize/*'
+
+memcheck: ## the unit tests under valgrind, scalar and AVX2
+	@tests/run.sh 'memcheck/*'
+
+scale: ## prompts of 2^20 tokens, arrays of INT32_MAX entries
+	@tests/run.sh 'scale/*'
+
+tsan: ## many sets on several threads under ThreadSanitizer, and the bits of one
+	@tests/run.sh 'tsan/*'
+
+check-builds: ## every language, compiler and flag; other processors and Windows, emulated
+	@FULL=1 tests/run.sh 'builds/*'
+
+baremetal: ## Cortex-M4F and M7 without a system, emulated: bits, code size, stack, workspace
+	@FULL=1 tests/run.sh baremetal
+
+coverage: ## lines and branches of the header that the unit tests run
+	@tests/run.sh coverage
+
+mutants: ## some 80 changes to the header, one at a time: does a unit test notice each?
+	@tests/run.sh mutants
+
+lint: ## clang-tidy, cppcheck and gcc -fanalyzer
+	@tests/run.sh lint
 
 # ---- the numeric contract ------------------------------------------------------------------
 
-CHECKS += parity=tests/parity/parity.sh accuracy=$(B)/accuracy vectors=tests/vectors/drift.sh
-
-$(B)/make_vectors: tests/vectors/make_vectors.c $(SUPPORT:%=$(B)/support/scalar/%) $(H)
-	$(CC) $(BASE) $(CFLAGS) $(FLAGS_scalar) -Itests/support -o $@ $< $(SUPPORT:%=$(B)/support/scalar/%) \
-	    -lcmocka -lm
+$(B)/make_vectors: tests/vectors/make_vectors.c $(SUPPORT:%=$(B)/support/scalar/%) $(HEADERS)
+	$(COMPILE_scalar) $(BASE) $(DECLARED) -o $@ $< $(filter %.o,$^) -lcmocka -lm
 
 vectors: $(B)/make_vectors ## write tests/vectors/vectors.txt anew from the scalar path
 	$(B)/make_vectors >$(B)/vectors.txt
@@ -101,143 +158,26 @@ $(B)/accuracy: tests/parity/accuracy.c $(H) | $(B)
 # ---- fuzzing -------------------------------------------------------------------------------
 
 # libFuzzer is clang's. The targets and the library are instrumented; what judges the answers is not.
-CLANG         ?= clang
-FUZZ_SECONDS  ?= 600
-FUZZ_FLAGS    := -std=c99 $(WARN) -g -Iinclude -Itests/support -Itests/fuzz
-FUZZ_SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all
-FUZZ_H        := $(wildcard tests/fuzz/*.h) $(SUPPORT_H) $(H)
-FUZZ_PLAIN    := judge $(patsubst tests/support/%.c,%,$(wildcard tests/support/*.c))
-FUZZ_native   := $(NATIVE)
-FUZZ_scalar   := $(NATIVE) -DSNAPKV_ISA=SNAPKV_ISA_SCALAR -DSNAPKV_SCALAR_FMA=1
-FUZZ_RUNS     := layer/native layer/scalar cursor/native
-fuzz_checks    = $(foreach r,$(FUZZ_RUNS),'fuzz/$r=tests/fuzz/fuzz.sh $(subst /, ,$r) $(1)')
+FUZZED         := library fuzz_layer fuzz_cursor blocks
+COMPILE_FUZZED := -O1 -fsanitize=fuzzer-no-link $(UBSAN)
+FUZZ_native    := $(NATIVE)
+FUZZ_scalar    := $(NATIVE) $(SCALAR) -DSNAPKV_SCALAR_FMA=1
 
-define fuzz_rules
-$(FUZZ_PLAIN:%=$(B)/fuzz/$(1)/%.o): $(B)/fuzz/$(1)/%.o: $(FUZZ_H) | $(B)/cmocka.ok
-	@mkdir -p $$(@D)
-	$(CLANG) $(FUZZ_FLAGS) $(FUZZ_$(1)) -O2 -c -o $$@ $$(firstword $$(wildcard tests/fuzz/$$*.c tests/support/$$*.c))
+$(B)/fuzz/%.o: $$(wildcard tests/fuzz/$$(*F).c tests/support/$$(*F).c) $(HEADERS) | $(B)/cmocka.ok
+	@mkdir -p $(@D)
+	$(CLANG) $(BASE) -g $(FUZZ_$(*D)) $(DECLARED) -Itests/fuzz \
+	    $(if $(filter $(*F),$(FUZZED)),$(COMPILE_FUZZED),-O2) -c -o $@ $<
 
-$(B)/fuzz/$(1)/fuzz_%: tests/fuzz/fuzz_%.c tests/fuzz/blocks.c $(FUZZ_H) $(FUZZ_PLAIN:%=$(B)/fuzz/$(1)/%.o)
-	$(CLANG) $(FUZZ_FLAGS) $(FUZZ_$(1)) -O1 -fsanitize=fuzzer $(FUZZ_SANITIZE) -o $$@ $$< \
-	    $$(if $$(filter layer,$$*),tests/fuzz/blocks.c) $(FUZZ_PLAIN:%=$(B)/fuzz/$(1)/%.o) -lcmocka -lm
-endef
-$(foreach i,native scalar,$(eval $(call fuzz_rules,$i)))
+FUZZ_OBJECTS := $(SUPPORT) judge.o blocks.o
+$(B)/fuzz/%: $(B)/fuzz/$$(*D)/$$(*F).o $$(addprefix $(B)/fuzz/$$(*D)/,$(FUZZ_OBJECTS))
+	$(CLANG) -fsanitize=fuzzer $(UBSAN) -o $@ $^ -lcmocka -lm
 
-export CLANG
-CHECKS += $(call fuzz_checks,20)
-
-.PHONY: fuzz
-fuzz: ## hostile inputs against the reference, FUZZ_SECONDS=600 a target
-	@tests/run.sh $(call fuzz_checks,$(FUZZ_SECONDS))
-
-# ---- sanitizers ----------------------------------------------------------------------------
-
-# The unit tests again, each build with what watches it. Instrumented, the scalar path takes gcc 13 s
-# a test and clang 20 s to optimise: gcc doesn't, and clang has it in fuzz/layer/scalar instead. With
-# -std=c99 gcc contracts no a * b + c of the tests and examples; clang is told not to.
-GCC             ?= gcc
-SANITIZE        := gcc-native gcc-scalar clang-native memory-native memory-scalar
-MEMCHECK        := memcheck-scalar memcheck-avx2
-SANITIZE_native := -O1 $(NATIVE)
-SANITIZE_scalar := -DSNAPKV_ISA=SNAPKV_ISA_SCALAR
-SANITIZE_avx2   := -DSNAPKV_ISA=SNAPKV_ISA_AVX2 -mavx2 -mfma -mf16c
-SANITIZE_gcc    := $(GCC) $(FUZZ_SANITIZE)
-SANITIZE_clang  := $(CLANG) -ffp-contract=off $(FUZZ_SANITIZE)
-SANITIZE_memory := $(CLANG) -O1 -ffp-contract=off -fsanitize=memory -fsanitize-memory-track-origins \
-    -fno-sanitize-recover=all
-SANITIZE_memcheck := $(GCC) -O2 -DTESTS_MEMCHECK
-# valgrind takes some 30 times as long and knows no AVX-512: not what only does more of the same, nor
-# what looks at its own stack or at 16 GiB of addresses.
-MEMCHECK_UNIT   := $(filter-out random stack scale llama cases corners workspace,$(UNIT))
-sanitize_checks := $(foreach s,$(SANITIZE),'sanitize/$s=tests/unit/sanitized.sh $s $(UNIT)')
-memcheck_checks := $(foreach s,$(MEMCHECK),'memcheck/$s=tests/unit/sanitized.sh $s $(MEMCHECK_UNIT)')
-
-define sanitize_rules
-$(B)/sanitize/$(1)/support/%.o: tests/support/%.c $(SUPPORT_H) $(H) | $(B)/cmocka.ok
-	@mkdir -p $$(@D)
-	$(2) $(BASE) -g $(3) -c -o $$@ $$<
-
-$(B)/sanitize/$(1)/%: tests/unit/test_%.c $(SUPPORT:%=$(B)/sanitize/$(1)/support/%) $(SUPPORT_H) $(H)
-	$(2) $(BASE) -g $(3) -DBUILD_NAME='"../sanitize/$(1)"' -Itests/support -o $$@ $$< \
-	    $(SUPPORT:%=$(B)/sanitize/$(1)/support/%) -lcmocka -lm
-endef
-$(foreach s,$(SANITIZE) $(MEMCHECK),$(eval $(call sanitize_rules,$s,$(SANITIZE_$(word 1,$(subst -, ,$s))),$(SANITIZE_$(word 2,$(subst -, ,$s))))))
-
-export GCC
-LONG_CHECKS += $(sanitize_checks) $(memcheck_checks)
-
-.PHONY: sanitize memcheck
-sanitize: ## the unit tests under ASan, UBSan (gcc, clang) and MSan
-	@tests/run.sh $(sanitize_checks)
-
-memcheck: ## the unit tests under valgrind, scalar and AVX2
-	@tests/run.sh $(memcheck_checks)
-
-# ---- scale ---------------------------------------------------------------------------------
-
-# With the overflow checks of UBSan too; clang's also see a number that changes when it is narrowed.
-SCALE              := longest long_prompt
-SCALE_native       := $(CC) -O3 $(NATIVE)
-SCALE_ubsan        := $(CLANG) -O2 $(NATIVE) -fsanitize=undefined,implicit-conversion -fno-sanitize-recover=all
-scale_checks       := $(foreach b,native ubsan,$(foreach s,$(SCALE),'scale/$b/$s=tests/scale/scale.sh $b $s'))
-
-define scale_rules
-$(B)/scale/$(1)/%: tests/scale/%.c $(wildcard tests/support/*.c) $(SUPPORT_H) $(H) | $(B)/cmocka.ok
-	@mkdir -p $$(@D)
-	$(SCALE_$(1)) $(BASE) -g -Itests/support -o $$@ $$< $(wildcard tests/support/*.c) -lcmocka -lm
-endef
-$(foreach b,native ubsan,$(eval $(call scale_rules,$b)))
-
-LONG_CHECKS += $(scale_checks)
-
-.PHONY: scale
-scale: ## prompts of 2^20 tokens, arrays of INT32_MAX entries
-	@tests/run.sh $(scale_checks)
-
-# ---- threads -------------------------------------------------------------------------------
-
-tsan_checks := $(foreach c,gcc clang,$(foreach p,parity examples,'tsan/$c/$p=tests/parity/tsan.sh $c $p'))
-
-CHECKS += $(tsan_checks)
-
-.PHONY: tsan
-tsan: ## many sets on several threads under ThreadSanitizer, and the bits of one
-	@tests/run.sh $(tsan_checks)
-
-# ---- documents and the installed copy ------------------------------------------------------
-
-# The scripts compile with the same compiler and warnings.
-export CC BASE B
-CHECKS += docs/quickstart=tests/docs/quickstart.sh docs/snippets=tests/docs/snippets.sh installed=tests/install/installed.sh
-
-# ---- builds, bare metal, coverage, mutants, lint -------------------------------------------
-
-build_checks = $(foreach p,$(1),'builds/$p=tests/compile/builds.sh $p')
-CHECKS      += $(call build_checks,languages guests choices levels) baremetal=tests/baremetal/baremetal.sh
-LONG_CHECKS += $(call build_checks,processors windows) \
-    coverage=tests/unit/coverage.sh mutants=tests/unit/mutants.sh lint=tests/lint/lint.sh
-
-.PHONY: check-builds baremetal coverage mutants lint tools
-check-builds: ## every language, compiler and flag; other processors and Windows, emulated
-	@tests/run.sh $(call build_checks,languages guests choices levels processors windows)
-
-baremetal: ## Cortex-M4F and M7 without a system, emulated: bits, code size, stack, workspace
-	@tests/baremetal/baremetal.sh
-
-coverage: ## lines and branches of the header that the unit tests run
-	@tests/unit/coverage.sh
-
-mutants: ## some 80 changes to the header, one at a time: does a unit test notice each?
-	@tests/unit/mutants.sh
-
-lint: ## clang-tidy, cppcheck and gcc -fanalyzer
-	@tests/lint/lint.sh
-
-TOOLS := clang libclang-rt-14-dev clang-tidy cppcheck gcovr libcmocka-dev libsimde-dev pkg-config gcc-aarch64-linux-gnu \
-    gcc-arm-linux-gnueabihf gcc-i686-linux-gnu gcc-s390x-linux-gnu gcc-powerpc64-linux-gnu \
-    gcc-riscv64-linux-gnu gcc-mingw-w64-x86-64 gcc-arm-none-eabi libnewlib-arm-none-eabi \
-    libc6-dev-arm64-cross libc6-dev-armhf-cross libc6-dev-i386-cross libc6-dev-s390x-cross \
-    libc6-dev-ppc64-cross libc6-dev-riscv64-cross qemu-user qemu-system-arm valgrind wine wine64
+TOOLS := clang libclang-rt-14-dev clang-tidy cppcheck gcovr libcmocka-dev libsimde-dev pkg-config \
+    gcc-aarch64-linux-gnu gcc-arm-linux-gnueabihf gcc-i686-linux-gnu gcc-s390x-linux-gnu \
+    gcc-powerpc64-linux-gnu gcc-riscv64-linux-gnu gcc-mingw-w64-x86-64 gcc-arm-none-eabi \
+    libnewlib-arm-none-eabi libc6-dev-arm64-cross libc6-dev-armhf-cross libc6-dev-i386-cross \
+    libc6-dev-s390x-cross libc6-dev-ppc64-cross libc6-dev-riscv64-cross qemu-user \
+    qemu-system-arm valgrind wine wine64
 
 tools: ## install what the checks can use, on Debian as root
 	apt-get update -qq

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes sure that cmocka can be compiled against: installs it where that is allowed, else says how.
+# Whether a program with cmocka can be compiled; if not, says what to type, or with "install" does
+# it, where that is allowed.
 works() {
     printf '%s\n' '#include <stdarg.h>' '#include <stddef.h>' '#include <stdint.h>' \
         '#include <setjmp.h>' '#include <cmocka.h>' 'int main(void) { return 0; }' |
@@ -7,23 +8,27 @@ works() {
 }
 works && exit 0
 as_root=
-[ "$(id -u)" = 0 ] || as_root='sudo -n'
-if command -v apt-get >/dev/null 2>&1; then
-    package=libcmocka-dev
-    $as_root apt-get update -qq && DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq $package
-elif command -v dnf >/dev/null 2>&1; then
-    package=libcmocka-devel
-    $as_root dnf install -y -q $package
-elif command -v apk >/dev/null 2>&1; then
-    package=cmocka-dev
-    $as_root apk add -q $package
-elif command -v pacman >/dev/null 2>&1; then
-    package=cmocka
-    $as_root pacman -S --noconfirm $package
-elif command -v brew >/dev/null 2>&1; then
-    package=cmocka
-    brew install $package
-fi >/dev/null 2>&1
-works && exit 0
-echo "The tests need cmocka: install ${package:-its development package} (https://cmocka.org) and run make check again." >&2
+[ "$(id -u)" = 0 ] || as_root='sudo '
+has() { command -v "$1" >/dev/null 2>&1; }
+refresh=:
+if has apt-get; then
+    refresh="${as_root}apt-get update -qq"
+    line="${as_root}apt-get install -y -qq libcmocka-dev"
+elif has dnf; then
+    line="${as_root}dnf install -y -q libcmocka-devel"
+elif has apk; then
+    line="${as_root}apk add -q cmocka-dev"
+elif has pacman; then
+    line="${as_root}pacman -S --noconfirm cmocka"
+elif has brew; then
+    line='brew install cmocka'
+else
+    line=
+fi
+if [ "$1" = install ] && [ -n "$line" ]; then
+    echo "The tests need cmocka, which is not here: $line"
+    { $refresh && DEBIAN_FRONTEND=noninteractive $line; } </dev/null >/dev/null 2>&1
+    works && exit 0
+fi
+echo "The tests need cmocka (https://cmocka.org): ${line:-install its development package}" >&2
 exit 1

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a fuzz target for some seconds: fuzz.sh layer|cursor native|scalar SECONDS [keep]
+# Runs a fuzz target for $FUZZ_SECONDS (10): fuzz.sh layer|cursor native|scalar [keep]
 #
 # It starts from tests/fuzz/corpus/TARGET, an input in base64 a line. `keep` writes there the
 # smallest inputs that reach all that was reached. An input that fails is printed in base64, and
@@ -7,18 +7,18 @@
 set -e
 target=$1
 isa=$2
-seconds=$3
-keep=$4
+seconds=${FUZZ_SECONDS:-10}
+keep=$3
 : "${B:=build}"
 : "${CLANG:=clang}"
 
 if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n > 9; }' |
     "$CLANG" -fsanitize=fuzzer,address,undefined -x c - -o /dev/null 2>/dev/null; then
-    echo "SKIP: fuzz/$target/$isa needs $CLANG with libFuzzer (Debian: clang, libclang-rt-dev)"
+    echo "SKIP: fuzz/$target/$isa needs $CLANG with libFuzzer (Debian: make tools)"
     exit 77
 fi
 program=$B/fuzz/$isa/fuzz_$target
-"${MAKE:-make}" -s "$program"
+"${MAKE:-make}" -s "B=$B" "$program"
 
 inputs=$(mktemp -d)
 trap 'rm -rf "$inputs"' EXIT

@@ -12,7 +12,7 @@ flags='-std=c99 -O1 -g -march=native -fsanitize=thread -Iinclude'
 # shellcheck disable=SC2086
 if ! echo 'int main(void) { return 0; }' |
     "$compiler" $flags -x c - -o /dev/null -pthread 2>/dev/null; then
-    echo "SKIP: tsan/$1/$2 needs $compiler with ThreadSanitizer (Debian: gcc, clang)"
+    echo "SKIP: tsan/$1/$2 needs $compiler with ThreadSanitizer (Debian: make tools)"
     exit 77
 fi
 program=$B/tsan-$1-$2

@@ -16,6 +16,7 @@ typedef struct guard {
     size_t size;
     unsigned char *pages; /* the accessible pages */
     size_t pages_size;
+    int is_frozen;
 } guard;
 
 /* The buffer and its slack start out filled with the same pattern. */
@@ -36,7 +37,7 @@ void guard_check_untouched(const guard *buffer);
 void guard_undefine(const guard *buffer);
 
 /* From now on a write crashes the test; guard_thaw() allows writing again. */
-void guard_freeze(const guard *buffer);
-void guard_thaw(const guard *buffer);
+void guard_freeze(guard *buffer);
+void guard_thaw(guard *buffer);
 
 #endif

@@ -42,7 +42,7 @@ run() { # name, flags
     for source in tests/unit/test_*.c; do
         test=$(basename "$source" .c)
         case " $leave_out " in *" ${test#test_} "*) continue ;; esac
-        $cc $flags -DBUILD_NAME="\"$1\"" -c -o "$out/$1/$test.o" "$source" &&
+        $cc $flags -DDIRECTORY="\"$out/$1\"" -c -o "$out/$1/$test.o" "$source" &&
             $cc $flags -o "$out/$1/$test" "$out/$1/$test.o" $objects -lcmocka -lm || return 1
         "$out/$1/$test" >"$out/$1/$test.log" 2>&1 || {
             echo "FAIL: $1/$test"

@@ -11,7 +11,7 @@ list=tests/unit/mutants.txt
 order='cases errors select vote pool top_k gather compress layouts dtypes mass ledger cursor finite
        corners article random workspace'
 cc=${CC:-cc}
-flags='-std=c99 -O1 -w -Itests/support -DSNAPKV_ISA=SNAPKV_ISA_SCALAR -DBUILD_NAME="mutant"'
+flags='-std=c99 -O1 -w -Itests/support -DSNAPKV_ISA=SNAPKV_ISA_SCALAR'
 CC=$cc sh tests/need_cmocka.sh || exit 1
 rm -rf "$out"
 mkdir -p "$out/include"

@@ -4,6 +4,7 @@
 
 static void *copy_apart(void *to, const void *from, size_t size);
 #define SNAPKV_MEMCPY copy_apart
+#undef SNAPKV_DECLARATIONS_ONLY /* a library of its own, with this copy in it */
 
 #include "check.h"
 #include "guard.h"
@@ -36,8 +37,9 @@ static void test_gathers_in_place(void **state) {
             for (size_t k = 0; k < sizeof rows; k++) {
                 rows[k] = expected[k] = (unsigned char)k;
             }
-            for (size_t k = 0; k < 8; k++) {
-                memcpy(expected + k * stride, rows + (size_t)lists[i][k] * stride, 16);
+            /* By the byte: gcc 12.2 -O2 with AVX-512 writes the memcpy of 16 as if aligned. */
+            for (size_t k = 0; k < 8 * 16; k++) {
+                expected[k / 16 * stride + k % 16] = rows[(size_t)lists[i][k / 16] * stride + k % 16];
             }
             assert_ok(snapkv_gather_rows(lists[i], 8, rows, stride, 10, 16, rows, stride));
             assert_memory_equal(rows, expected, sizeof rows);

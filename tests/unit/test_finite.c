@@ -46,7 +46,7 @@ static snapkv_status vote_status(const problem *p, size_t query_head) {
     return status[0];
 }
 
-static void poke(const packed *rows, size_t head, size_t row, size_t d, const void *bits,
+static void poke(packed *rows, size_t head, size_t row, size_t d, const void *bits,
                  size_t size) {
     guard_thaw(&rows->memory);
     memcpy(packed_row(rows, head, row) + d * size, bits, size);

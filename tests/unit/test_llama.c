@@ -8,11 +8,11 @@
 
 #include "../../examples/llama.h"
 
-#ifndef BUILD_NAME
-#define BUILD_NAME "plain"
+#ifndef DIRECTORY
+#define DIRECTORY "build" /* where the file may go */
 #endif
 
-static const char PATH[] = "build/unit/" BUILD_NAME "/llama_test.bin";
+static const char PATH[] = DIRECTORY "/llama_test.bin";
 
 enum { MAX_TOKENS = 64 };
 

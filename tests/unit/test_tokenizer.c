@@ -9,11 +9,11 @@
 
 #include "../../examples/tokenizer.h"
 
-#ifndef BUILD_NAME
-#define BUILD_NAME "plain"
+#ifndef DIRECTORY
+#define DIRECTORY "build" /* where the file may go */
 #endif
 
-static const char PATH[] = "build/unit/" BUILD_NAME "/tokenizer_test.bin";
+static const char PATH[] = DIRECTORY "/tokenizer_test.bin";
 
 static uint64_t random_state = 1;
 
