@@ -4,21 +4,17 @@
 # `make tools` installs it on Debian.
 #
 #     builds.sh [PART...]     languages guests choices levels processors windows; all by default
+#
+# The first four are short without FULL.
 set -u
-out=${B:-build}/builds
+. tests/common.sh
+out=$B/builds
 mkdir -p "$out"
 warn='-Werror -pedantic -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow -Wcast-align -Wundef
       -Wdouble-promotion -Iinclude'
-scalar=-DSNAPKV_ISA=SNAPKV_ISA_SCALAR
-avx2='-DSNAPKV_ISA=SNAPKV_ISA_AVX2 -mavx2 -mfma -mf16c'
-avx512='-DSNAPKV_ISA=SNAPKV_ISA_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c'
-machine=$(uname -m)
 failed=0
 passed=0
 
-has() { command -v "$1" >/dev/null 2>&1; }
-cpu_has() { grep -qw "$1" /proc/cpuinfo 2>/dev/null; }
-skip() { echo "SKIP: $1"; }
 pass() { passed=$((passed + 1)); }
 fail() {
     echo "FAIL: $1"
@@ -37,21 +33,6 @@ must() {
     fi
 }
 
-# Every option of this machine's processor; the paths it can't run are built all the same.
-case $machine in
-x86_64) paths='scalar fma avx2 avx512' ;;
-*) paths='scalar default' ;;
-esac
-path_flags() {
-    case $1 in
-    scalar) echo "$scalar -DSNAPKV_SCALAR_FMA=0" ;;
-    fma) echo "$scalar -mfma -DSNAPKV_SCALAR_FMA=1" ;;
-    avx2) echo "$avx2" ;;
-    avx512) echo "$avx512" ;;
-    default) ;;
-    esac
-}
-
 # ---- every language --------------------------------------------------------------------------
 
 # speaks COMPILER KIND NAMES...: the first of the names that the compiler takes as -std=.
@@ -68,7 +49,6 @@ speaks() {
 }
 
 build_language() { # compiler, kind, names of the language
-    has "$1" || return
     std=$(speaks "$@")
     if [ -z "$std" ]; then
         skip "$1 does not know $3"
@@ -84,25 +64,31 @@ build_language() { # compiler, kind, names of the language
 }
 
 languages() {
-    for cc in gcc clang; do
-        has $cc || skip "no $cc"
-        for std in c99 gnu99 c11 c17 gnu17; do
+    c='c99'
+    cxx='c++11'
+    levels='-O2'
+    if full; then
+        c='c99 gnu99 c11 c17 gnu17'
+        cxx='c++11 c++14 c++17 gnu++17 c++20'
+        levels='-O0 -Os -O2,-fno-inline -O3,-ffast-math'
+    fi
+    for cc in $c_compilers; do
+        for std in $c; do
             build_language $cc c $std
         done
         build_language $cc c gnu23 gnu2x
     done
-    for cxx in g++ clang++; do
-        has $cxx || skip "no $cxx"
-        for std in c++11 c++14 c++17 gnu++17 c++20; do
-            build_language $cxx c++ $std
+    for cc in $cxx_compilers; do
+        for std in $cxx; do
+            build_language $cc c++ $std
         done
-        build_language $cxx c++ c++23 c++2b
+        build_language $cc c++ c++23 c++2b
     done
     # Warnings that only an optimiser finds.
-    for cc in gcc clang; do
-        for level in -O0 -Os '-O2 -fno-inline' '-O3 -ffast-math'; do
-            for path in $paths; do
-                has $cc || continue
+    for cc in $c_compilers; do
+        for level in $levels; do
+            level=$(echo $level | tr , ' ')
+            for path in $some_paths; do
                 must "$path $level" $cc -std=c99 $warn $(path_flags $path) $level -c -o "$out/o.o" \
                     tests/compile/all_functions.c
             done
@@ -113,9 +99,8 @@ languages() {
 # ---- beside others ---------------------------------------------------------------------------
 
 guests() {
-    for cc in gcc clang; do
-        has $cc || continue
-        for path in $paths; do
+    for cc in $c_compilers; do
+        for path in $some_paths; do
             flags=$(path_flags $path)
             must "after hostile macros, $path" $cc -std=gnu99 -w -Iinclude $flags -c -o "$out/o.o" \
                 tests/compile/hostile.c
@@ -125,9 +110,11 @@ guests() {
                 -fno-exceptions -fno-rtti -c -o "$out/o.o" tests/compile/all_functions.c
         done
         # One translation unit without vectors, one with, as in a program that dispatches; C and C++.
-        set -- scalar
-        [ $machine != x86_64 ] || set -- scalar fma
-        for path in "$@"; do
+        case $(uname -m) in
+        x86_64) also='scalar fma' ;;
+        *) also=scalar ;;
+        esac
+        for path in $also; do
             for kind in c c++; do
                 std=$([ $kind = c ] && echo c99 || echo c++11)
                 must "one translation unit, $path" $cc -std=c99 $warn $(path_flags $path) -c \
@@ -159,9 +146,8 @@ refuses() { # text that the error must hold, compiler, flags
 }
 
 choices() {
-    for cc in gcc clang; do
-        has $cc || continue
-        case $machine in
+    for cc in $c_compilers; do
+        case $(uname -m) in
         x86_64)
             refuses 'SNAPKV_ISA_AVX2 needs -mavx2' $cc -DSNAPKV_ISA=SNAPKV_ISA_AVX2
             refuses 'SNAPKV_ISA_AVX2 needs .*-mfma' $cc -mavx2 -DSNAPKV_ISA=SNAPKV_ISA_AVX2
@@ -197,21 +183,17 @@ choices() {
 
 # The vectors file, through a library built with the flags and a caller built without.
 levels() {
-    for cc in gcc clang; do
-        has $cc || continue
+    levels='-O3 -O1,-ffast-math'
+    ! full || levels='-O0 -Os -O3 -O1,-ffast-math -O3,-ffast-math -O1,-fshort-enums'
+    for cc in $c_compilers; do
         must "cases.c" $cc -std=c99 $warn -O1 -c -o "$out/cases.o" tests/compile/cases.c
         for path in $paths; do
-            case $path in
-            avx512) cpu_has avx512dq && cpu_has avx512bw && cpu_has avx512vl || {
+            if ! path_runs $path; then
                 skip "$cc $path does not run: this processor does not have it"
                 continue
-            } ;;
-            avx2 | fma) cpu_has fma && cpu_has avx2 && cpu_has f16c || {
-                skip "$cc $path does not run: this processor does not have it"
-                continue
-            } ;;
-            esac
-            for level in -O0 -Os -O3 '-O1 -ffast-math' '-O3 -ffast-math' '-O1 -fshort-enums'; do
+            fi
+            for level in $levels; do
+                level=$(echo $level | tr , ' ')
                 caller=$out/cases.o
                 ties=
                 case $level in
@@ -300,7 +282,7 @@ foreign() {
 processors() {
     # 32-bit x86: with SSE and FMA the bits are the contract's; the x87 rounds as it likes.
     i386=qemu-i386
-    [ $machine != x86_64 ] || ! cpu_has fma || i386=
+    [ "$(uname -m)" != x86_64 ] || ! cpu_has fma || i386=
     foreign i686 yes "$i386" i686-linux-gnu-gcc -static -msse2 -mfpmath=sse -mfma
     foreign i686-avx2 yes "$i386" i686-linux-gnu-gcc -static $avx2 -mfpmath=sse -mstackrealign
     foreign i686-sse2 no "$i386" i686-linux-gnu-gcc -static -msse2 -mfpmath=sse
@@ -340,10 +322,8 @@ windows() {
 }
 
 for part in ${*:-languages guests choices levels processors windows}; do
-    before=$passed
-    start=$(date +%s)
     $part
-    echo "$part: $((passed - before)) passed in $(($(date +%s) - start)) s"
 done
+[ $((passed + failed)) -gt 0 ] || exit 77 # each part has said what it lacks
 echo "$passed builds and runs passed, $failed failed"
 [ $failed -eq 0 ]

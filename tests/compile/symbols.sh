@@ -2,16 +2,17 @@
 # No allocation, no writable static data, no libc but a few functions: what an object that uses the
 # whole interface needs and holds, as nm and size tell, for each compiler and several flags.
 set -u
+. tests/common.sh
 allowed='memcpy memset memmove sqrtf fmaf'
 include=${1:-include}
-directory=${B:-build}/symbols
+directory=$B/symbols
 mkdir -p "$directory"
 failed=0
 checked=0
 
 for tool in nm size; do
-    command -v $tool >/dev/null || {
-        echo "SKIP: no $tool"
+    has $tool || {
+        skip "no $tool (Debian: apt-get install binutils)"
         exit 77
     }
 done
@@ -56,29 +57,19 @@ check() { # compiler, flags
     done
 }
 
-compilers='gcc clang'
-case " $compilers cc " in
-*" ${CC:-cc} "*) ;;
-*) compilers="$compilers $CC" ;;
-esac
-for compiler in $compilers; do
-    command -v "${compiler%% *}" >/dev/null || {
-        echo "SKIP: no $compiler"
-        continue
-    }
+for compiler in $c_compilers; do
     native=$($compiler -march=native -E -x c /dev/null >/dev/null 2>&1 && echo -march=native)
-    for flags in -O0 -O1 -O2 -O3 -Os "-O2 $native" "-O3 -ffast-math" \
-        "-O2 -DSNAPKV_ISA=SNAPKV_ISA_SCALAR -DSNAPKV_SCALAR_FMA=1"; do
-        check "$compiler" "-std=c99 $flags"
+    check $compiler "-std=c99 -O0"
+    check $compiler "-std=c99 -O3 $native"
+    check $compiler "-std=c99 -Os $scalar -DSNAPKV_SCALAR_FMA=1"
+    full || continue
+    for flags in -O1 -O2 -O3 -Os "-O2 $native" "-O3 -ffast-math"; do
+        check $compiler "-std=c99 $flags"
     done
 done
-for compiler in g++ clang++; do
-    command -v $compiler >/dev/null || {
-        echo "SKIP: no $compiler"
-        continue
-    }
-    check "$compiler -x c++" "-std=c++11 -O2"
-    check "$compiler -x c++" "-std=c++11 -O0"
+for compiler in $cxx_compilers; do
+    check "$compiler -x c++" '-std=c++11 -O2'
+    ! full || check "$compiler -x c++" '-std=c++11 -O0'
 done
 echo "$checked objects checked"
 exit $failed
