@@ -3,42 +3,56 @@
  *
  *   #include "snapkv.h" // cc -O3 -march=native -I include examples/quickstart.c -lm
  *   #include <stdio.h>
- *   enum { H = 4, L = 8192, D = 64, W = 32, ROW = 4 * D }; // heads, length, dims, window, bytes
+ *   enum { H = 4, L = 8192, D = 64, W = 32, C = 2048 }; // heads, length, dims, window, capacity
  *   static float Q[H * W * D], K[H * L * D], V[H * L * D]; // [head][position][dim]; Q: the last W
  *   static float workspace[300000]; // snapkv_workspace_size() says how much; 150000 work, slower
- *   static int32_t kept[2048];      // the original position of each slot of the small cache
+ *   static int32_t kept[H * C];     // the original position of each slot of the small cache
  *   int main(void) {
  *       for (int i = 0; i < H * L * D; i++) K[i] = Q[i % (H * W * D)] = (float)(i * 7LL % 99) / 50;
  *       snapkv_config config = snapkv_default_config(); // keep 2048: the last 32, the best others
  *       snapkv_layer layer = {.n_query_heads = H, .n_kv_heads = H, .length = L, .head_dim = D,
- *           .queries = {.data = Q, .head_stride = W * ROW, .row_stride = ROW},
- *           .keys = {.data = K, .head_stride = L * ROW, .row_stride = ROW},
- *           .values = {.data = V, .head_stride = L * ROW, .row_stride = ROW}};
- *       snapkv_rows_out k_out = {K, L * ROW, ROW}, v_out = {V, L * ROW, ROW}; // here: in place
- *       for (size_t set = 0; set < snapkv_set_count(&config, &layer); set++) {
- *           snapkv_status status = snapkv_compress(&config, &layer, set, kept, &k_out, &v_out,
- *                                                  NULL, workspace, sizeof workspace);
- *           printf("head %d: %s\n", (int)set, snapkv_status_string(status));
- *       }
+ *           .queries = snapkv_rows_by_head(Q, SNAPKV_F32, W, D),
+ *           .keys = snapkv_rows_by_head(K, SNAPKV_F32, L, D),
+ *           .values = snapkv_rows_by_head(V, SNAPKV_F32, L, D)};
+ *       snapkv_rows_out keys_out = snapkv_rows_in_place(&layer.keys);
+ *       snapkv_rows_out values_out = snapkv_rows_in_place(&layer.values);
+ *       snapkv_status status = snapkv_compress_layer(&config, &layer, kept, &keys_out, &values_out,
+ *                                                    NULL, workspace, sizeof workspace);
+ *       snapkv_cursor cursor = snapkv_cursor_start(&config, L);
+ *       printf("%s: the next token goes to position %d, slot %d\n", snapkv_status_string(status),
+ *              (int)snapkv_next_position(&cursor), (int)snapkv_next_slot(&cursor));
+ *       return status == SNAPKV_OK ? 0 : 1;
  *   }
  *
  * The last W queries of the prompt vote: each spreads one softmax over all it may see, and what
- * falls on the earlier positions is summed, pooled and ranked. The best, and the window, stay.
- */
+ * falls on the earlier positions is summed, pooled and ranked. The best, and the window, stay. */
 #ifndef SNAPKV_H
 #define SNAPKV_H
 
 /* ---- Build options ---------------------------------------------------------------------------
  *
- * Define before the include, or with -D. Each is always defined to a value.
+ * Define before the include, or with -D. The first four are always defined to a value.
  *
  * SNAPKV_ISA         SNAPKV_ISA_SCALAR, _AVX2, _AVX512 or _NEON. Default: the best that the
- *                    compiler's flags allow. One that they don't allow is an #error.
+ *                    compiler's flags allow. One that they don't allow is an #error. On x86 AVX2
+ *                    needs -mavx2 -mfma -mf16c (or -march=native, or -march=x86-64-v3); plain flags
+ *                    give the scalar path without fused multiply-add, some 7 times slower and
+ *                    outside the promise of equal bits.
  * SNAPKV_API         The linkage of every function. Default: static inline.
  * SNAPKV_SCALAR_FMA  1: the scalar path multiplies and adds with fmaf, and returns the bits of the
  *                    vector paths. Default: 1 where the target has it in hardware, else 0. Without
  *                    the hardware fmaf is a library call, 8 to 20 times slower.
- * SNAPKV_MEMCPY      Copies the rows of a gather. Default: memcpy. */
+ * SNAPKV_MEMCPY      Copies the rows of a gather. Default: memcpy.
+ * SNAPKV_DECLARATIONS_ONLY
+ *                    Types and prototypes, no bodies: for all files but the one that compiles the
+ *                    library, with SNAPKV_API defined to nothing. */
+
+#if !defined(_MSC_VER) && defined(__cplusplus) && __cplusplus < 201103L
+#error "snapkv.h needs C++11 (-std=c++11) or C99"
+#elif !defined(_MSC_VER) && !defined(__cplusplus) &&                                               \
+    (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
+#error "snapkv.h needs C99 (-std=c99) or C++11"
+#endif
 
 #define SNAPKV_ISA_SCALAR 1
 #define SNAPKV_ISA_AVX2   2
@@ -59,8 +73,9 @@
 #define SKV_HAS_AVX512 0
 #endif
 
-/* 32-bit Arm flushes subnormals in NEON: other bits, so it takes the scalar path. */
-#if defined(__aarch64__) || defined(_M_ARM64)
+/* 32-bit Arm flushes subnormals in NEON: other bits. A big-endian AArch64 numbers the lanes of the
+ * byte-wise loads backwards. Both take the scalar path. */
+#if (defined(__aarch64__) && !defined(__AARCH64EB__)) || defined(_M_ARM64)
 #define SKV_HAS_NEON 1
 #else
 #define SKV_HAS_NEON 0
@@ -75,16 +90,24 @@
 #define SNAPKV_ISA SNAPKV_ISA_NEON
 #else
 #define SNAPKV_ISA SNAPKV_ISA_SCALAR
+#if defined(__AVX2__) && !defined(SNAPKV_DECLARATIONS_ONLY)
+#pragma message("snapkv.h: AVX2 without -mfma -mf16c takes the scalar path, several times slower \
+and with other bits. Add the flags, or define SNAPKV_ISA to say that you mean it.")
+#endif
 #endif
 #endif
 
 #ifndef SNAPKV_API
+#ifdef SNAPKV_DECLARATIONS_ONLY
+#define SNAPKV_API
+#else
 #define SNAPKV_API static inline
+#endif
 #endif
 
 #ifndef SNAPKV_SCALAR_FMA
 #if defined(__FMA__) || defined(__FP_FAST_FMAF) || defined(__ARM_FEATURE_FMA) || SKV_HAS_NEON ||   \
-    SKV_HAS_AVX2
+    SKV_HAS_AVX2 || defined(__aarch64__)
 #define SNAPKV_SCALAR_FMA 1
 #else
 #define SNAPKV_SCALAR_FMA 0
@@ -97,7 +120,7 @@
 
 /* ---- Version and includes ------------------------------------------------------------------ */
 
-#define SNAPKV_VERSION_MAJOR 1
+#define SNAPKV_VERSION_MAJOR 2
 #define SNAPKV_VERSION_MINOR 0
 #define SNAPKV_VERSION_PATCH 0
 
@@ -106,10 +129,485 @@
 #include <stdint.h> /* int32_t, uint32_t, uint64_t, uintptr_t */
 #include <string.h> /* memcpy, memmove, memset */
 
+/* Whoever chooses plain static functions need not use them all. */
+#if defined(__GNUC__) || defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Types -----------------------------------------------------------------------------------
+ *
+ * Symbols in the comments: L length of the prompt, W window, R recent positions, P = L - R
+ * positions that compete, C capacity, D head dimension, G query heads per K/V head (Hq, Hkv: their
+ * numbers), B batch, N layers, g generated tokens, s bytes of an element. */
+
+typedef enum snapkv_status {
+    SNAPKV_OK = 0,
+    SNAPKV_ERROR_NULL,      /* a required pointer is NULL */
+    SNAPKV_ERROR_SHAPE,     /* zero size, heads that don't divide, length > INT32_MAX, overflow */
+    SNAPKV_ERROR_STRIDE,    /* rows of a view overlap or are not aligned to their element, or a bad
+                               block table; snapkv_explain() names the field */
+    SNAPKV_ERROR_OUTPUT,    /* the same of keys_out or values_out, or of a gather's destination */
+    SNAPKV_ERROR_WINDOW,    /* window is 0, or above length without query_positions; or no position
+                               competes */
+    SNAPKV_ERROR_CAPACITY,  /* capacity <= n_recent + n_sink; more to keep than there is */
+    SNAPKV_ERROR_KERNEL,    /* kernel_size is 0 or even */
+    SNAPKV_ERROR_OPTION,    /* unknown enum value; scale, softcap, slope or sink logit not finite,
+                               or negative where it can't be; span and chunk both set; custom rows
+                               without row_bytes */
+    SNAPKV_ERROR_WORKSPACE, /* smaller than snapkv_workspace_min(), or not aligned to float */
+    SNAPKV_ERROR_INDEX,     /* a set, head, position or slot out of range; positions that don't
+                               ascend */
+    SNAPKV_ERROR_ALIAS,     /* source and destination overlap in a way the call can't serve */
+    SNAPKV_ERROR_NOT_FINITE /* a logit that some query sees, or a score, is NaN or infinite */
+} snapkv_status;
+
+typedef enum snapkv_dtype { SNAPKV_F32, SNAPKV_F16, SNAPKV_BF16, SNAPKV_CUSTOM } snapkv_dtype;
+
+typedef enum snapkv_pooling {
+    SNAPKV_POOL_AVG, /* zeros outside, always divided by kernel_size */
+    SNAPKV_POOL_MAX  /* positions outside ignored */
+} snapkv_pooling;
+
+typedef enum snapkv_voting {
+    SNAPKV_VOTE_SUM, /* of the weights that the window's queries give a position: the article */
+    SNAPKV_VOTE_MAX  /* the largest of them: one query's need suffices */
+} snapkv_voting;
+
+typedef enum snapkv_order {
+    SNAPKV_BY_POSITION, /* ascending */
+    SNAPKV_BY_SCORE     /* pinned, then falling score, then the recent: the official order */
+} snapkv_order;
+
+typedef enum snapkv_sharing {
+    SNAPKV_PER_KV_HEAD,    /* a list per K/V head: the cache stays in native GQA */
+    SNAPKV_PER_QUERY_HEAD, /* a list per query head: K/V expanded, as the official code does */
+    SNAPKV_PER_LAYER       /* one list: for a cache with one position table per layer */
+} snapkv_sharing;
+
+typedef enum snapkv_reduce { SNAPKV_REDUCE_MEAN, SNAPKV_REDUCE_MAX } snapkv_reduce;
+
+/* The policy: the same for every layer, or one per layer. */
+typedef struct snapkv_config {
+    size_t         window;      /* W: queries that vote */
+    size_t         capacity;    /* C: positions kept per list, pinned and recent ones included */
+    size_t         kernel_size; /* of the pooling; odd; 1: none */
+    size_t         n_sink;      /* first positions pinned; they count towards the capacity */
+    size_t         n_recent;    /* R: last positions always kept; 0: as many as the window */
+    snapkv_pooling pooling;
+    snapkv_voting  voting;
+    snapkv_order   order;
+    snapkv_sharing sharing;
+    snapkv_reduce  reduce;      /* of the pooled scores of the query heads that share a list */
+} snapkv_config;
+
+/* Converts one row of a custom dtype (q8_0, fp8, ...) to head_dim floats. context is the view's;
+ * head and position say which row of the view it is, for scales that lie outside the row. */
+typedef void (*snapkv_decode_fn)(void *context, const void *row, size_t head, size_t position,
+                                 float *out, size_t head_dim);
+
+/* A read-only view of [head][position][dim], in either nesting; strides in bytes. Rows are aligned
+ * to their element, custom rows to a byte. Zero what you don't use. */
+typedef struct snapkv_rows {
+    const void      *data;
+    size_t           head_stride; /* read only when there are several heads */
+    size_t           row_stride;
+    size_t           row_bytes;   /* what a gather copies of a row; 0: head_dim elements of dtype */
+    snapkv_dtype     dtype;
+    snapkv_decode_fn decode;      /* SNAPKV_CUSTOM only */
+    void            *decode_context;
+    const int32_t   *block_table; /* paged caches; NULL: contiguous. Position p is row
+                                     p % block_rows of block block_table[p / block_rows], which
+                                     starts at data + block * block_stride; heads step inside it */
+    size_t           block_rows;
+    size_t           block_stride;
+} snapkv_rows;
+
+/* Where a gather writes: [head][slot], strides in bytes, blocks as in snapkv_rows. */
+typedef struct snapkv_rows_out {
+    void          *data;
+    size_t         head_stride;
+    size_t         row_stride;
+    const int32_t *block_table; /* NULL: contiguous */
+    size_t         block_rows;
+    size_t         block_stride;
+} snapkv_rows_out;
+
+/* One layer of one sequence, without padding. Keys and queries as the model uses them, rotated. */
+typedef struct snapkv_layer {
+    size_t         n_query_heads;
+    size_t         n_kv_heads;
+    size_t         length;          /* L: rows of K and V */
+    size_t         head_dim;        /* D */
+    snapkv_rows    queries;         /* [n_query_heads][window][head_dim]: the voters */
+    snapkv_rows    keys;            /* [n_kv_heads][length][head_dim] */
+    snapkv_rows    values;          /* [n_kv_heads][length]; only moved */
+    float          scale;           /* multiplies the queries; 0: 1 / sqrt(head_dim) */
+    float          softcap;         /* logit = softcap * tanh(logit / softcap); 0: none */
+    size_t         span;            /* sliding window: t sees j > t - span; 0: full causal */
+    size_t         chunk;           /* chunked attention: t sees j >= t - t % chunk; 0: none */
+    const float   *sink_logits;     /* [n_query_heads] or NULL: join the softmax denominator only */
+    const float   *alibi_slopes;    /* [n_query_heads] or NULL: logit += slope * (j - t) */
+    const int32_t *query_positions; /* [window] the voters' positions, none before its predecessor;
+                                       NULL: the last W of the prompt. From L on they see it all. */
+    const int32_t *key_positions;   /* [length] ascending: the position that each row holds, where a
+                                       cache that was compressed before has gaps; NULL: row i is
+                                       position i. Kept lists and votes go by row. */
+} snapkv_layer;
+
+typedef struct snapkv_selection {
+    size_t n_kept;   /* entries written to kept */
+    float  coverage; /* share of the window's attention mass that the kept positions hold, 0..1 */
+    int    bypassed; /* 1: the prompt was shorter than the capacity, everything is kept */
+} snapkv_selection;
+
+/* The scores that one list may choose from, for snapkv_allocate. */
+typedef struct snapkv_list {
+    const float *scores; /* [n] */
+    size_t       n;
+} snapkv_list;
+
+typedef struct snapkv_model {
+    size_t batch, n_layers, n_query_heads, n_kv_heads, head_dim;
+    size_t element_size; /* bytes */
+} snapkv_model;
+
+typedef struct snapkv_ledger {
+    uint64_t full_bytes;      /* native GQA, every position: 2 B N Hkv (L + g) D s */
+    uint64_t kept_bytes;      /* 2 B N H (min(L, C) + g) D s; H: Hq when expanded, else Hkv */
+    uint64_t score_bytes;     /* a W x L float matrix for the query heads of a layer: 4 B Hq W L */
+    uint64_t workspace_bytes; /* what this library asks for instead, per thread */
+} snapkv_ledger;
+
+/* Where a compressed sequence stands. A kept key remembers its position (it is rotated by it), so
+ * the logical position and the slot of the cache part ways. It counts tokens: where positions
+ * advance otherwise (M-RoPE), the engine keeps the rotation's position itself. Plain data: a list
+ * with a count of its own starts as {length, n_kept, 0}. */
+typedef struct snapkv_cursor {
+    size_t prompt_length, prompt_kept, generated;
+} snapkv_cursor;
+
+/* ---- Public functions ------------------------------------------------------------------------
+ *
+ * Every call is re-entrant and keeps nothing. On any error no output is written, except where a
+ * function says so (the workspace is not an output). `in`, `out` and `tmp` give the shapes. A
+ * function that takes a workspace works with any size from snapkv_workspace_min() up and returns
+ * the same bits with each (built with -ffast-math, the same within rounding). Outputs must not
+ * overlap inputs, the workspace or each other, except where a function says so: ALIAS. */
+
+/* Window 32, capacity 2048, average pooling of 5, by position, per K/V head, mean, none pinned. */
+SNAPKV_API snapkv_config snapkv_default_config(void);
+
+/* The same per query head and by score: what the official code does (commit e216ddc8). */
+SNAPKV_API snapkv_config snapkv_official_config(void);
+
+/* A short English text, never NULL. */
+SNAPKV_API const char *snapkv_status_string(snapkv_status status);
+
+/* --- Views --- */
+
+/* A contiguous [head][row][dim] of n_rows rows per head. Custom rows have no size of their own: set
+ * row_stride, head_stride, row_bytes and decode afterwards. */
+SNAPKV_API snapkv_rows snapkv_rows_by_head(const void *data, snapkv_dtype dtype, size_t n_rows,
+                                           size_t head_dim);
+
+/* A contiguous [row][head][dim]; else as above. */
+SNAPKV_API snapkv_rows snapkv_rows_by_position(const void *data, snapkv_dtype dtype,
+                                               size_t n_heads, size_t head_dim);
+
+/* The same memory to write to: kept rows move to the first slots. All zero for NULL. */
+SNAPKV_API snapkv_rows_out snapkv_rows_in_place(const snapkv_rows *rows);
+
+/* --- A layer --- */
+
+/* Compresses a layer: selects every set, then gathers K and V. Call it after the prefill attention
+ * of the layer has used the full K and V.
+ *
+ *   out  kept        [set_count][kept_count]  original positions, a list per set
+ *        keys_out    [heads][kept_count]      set s writes head s; PER_LAYER every K/V head
+ *        values_out  likewise
+ *        selections  [set_count]              NULL: not wanted
+ *   tmp  workspace
+ *
+ * A prompt shorter than the capacity is bypassed: all is kept, in order, and its queries are not
+ * looked at. In place works as in snapkv_gather.
+ *
+ * Errors: those of snapkv_select and snapkv_gather. No row moves before every set is selected: on
+ * any error the caches are as they were. NOT_FINITE leaves kept and selections undefined. */
+SNAPKV_API snapkv_status snapkv_compress_layer(
+    const snapkv_config *config, const snapkv_layer *layer, int32_t *kept,
+    const snapkv_rows_out *keys_out, const snapkv_rows_out *values_out,
+    snapkv_selection *selections, void *workspace, size_t workspace_size);
+
+/* Whether a policy and a layer are in order, before any work: all statuses but OUTPUT, WORKSPACE,
+ * ALIAS and NOT_FINITE. Values are checked where values.data is not NULL. */
+SNAPKV_API snapkv_status snapkv_check(const snapkv_config *config, const snapkv_layer *layer);
+
+/* The same in words: NULL where snapkv_check says OK, else the field and the broken rule, such as
+ * "config.kernel_size: even". A constant text. */
+SNAPKV_API const char *snapkv_explain(const snapkv_config *config, const snapkv_layer *layer);
+
+/* Lists per layer under config->sharing; 0: invalid. Like the workspace sizes below it needs only
+ * the policy and the sizes of the layer, no pointers. */
+SNAPKV_API size_t snapkv_set_count(const snapkv_config *config, const snapkv_layer *layer);
+
+/* min(length, capacity): the entries of a kept list. 0 for NULL, a length of 0 or above INT32_MAX,
+ * and a policy that snapkv_check refuses. */
+SNAPKV_API size_t snapkv_kept_count(const snapkv_config *config, size_t length);
+
+/* Bytes for the fastest run: about 4 W L per query head of a K/V head (of one, per query head) and
+ * 12 L. 0: invalid; what only a selection needs (capacity, kernel) is not looked at. */
+SNAPKV_API size_t snapkv_workspace_size(const snapkv_config *config, const snapkv_layer *layer);
+
+/* Bytes for the slowest run, about twice the time: no W x L buffer. 0: invalid. A size between the
+ * two is used in full. */
+SNAPKV_API size_t snapkv_workspace_min(const snapkv_config *config, const snapkv_layer *layer);
+
+/* --- One set of a layer --- */
+
+/* Chooses the positions that one set keeps. Reads Q and K, changes neither. It is snapkv_score,
+ * then snapkv_keep of capacity - n_sink - R, then snapkv_coverage.
+ *
+ *   in   set        0 .. set_count - 1: a K/V head, a query head, or 0 for the layer
+ *   out  kept       [snapkv_kept_count()]  original positions; the last R are the recent ones
+ *        scores     [length - R]           pooled and reduced; NULL: not wanted
+ *        selection                         NULL: not wanted
+ *   tmp  workspace
+ *
+ * A prompt shorter than the capacity is bypassed: all is kept, scores stay as they are, coverage is
+ * 1. Errors: those of snapkv_check but for the values, INDEX (set), WORKSPACE, ALIAS (also an
+ * output inside Q, K or V), NOT_FINITE. */
+SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv_layer *layer,
+                                       size_t set, int32_t *kept, float *scores,
+                                       snapkv_selection *selection, void *workspace,
+                                       size_t workspace_size);
+
+/* Copies the rows of any list of one set, a count of its own included: opaque bytes, so quantised
+ * rows survive. Reads and writes contiguous and paged views.
+ *
+ *   in   kept        [n_kept]  0 .. length - 1, in any order
+ *   out  keys_out    head `set`, for PER_LAYER every K/V head; slots 0 .. n_kept - 1
+ *        values_out  likewise
+ *
+ * A query-head set reads source head set / G. In place (keys_out = snapkv_rows_in_place(&keys), or
+ * the same with a table that starts alike) works for lists that ascend. It does not for query heads
+ * of a group, whose lists differ while they read the same rows, nor for values that share the keys'
+ * memory (MLA): select there, and gather the rows once. Only what this call writes is looked at: a
+ * buffer per head is a view with head_stride 0.
+ *
+ * Uses of the config the sharing. n_kept = 0 writes nothing. Errors: NULL, SHAPE, STRIDE, OPTION
+ * (values, custom row_bytes), OUTPUT, INDEX (set, kept), ALIAS (a written row overlaps a row of Q,
+ * K or V, the list, or the other output). */
+SNAPKV_API snapkv_status snapkv_gather(const snapkv_config *config, const snapkv_layer *layer,
+                                       size_t set, const int32_t *kept, size_t n_kept,
+                                       const snapkv_rows_out *keys_out,
+                                       const snapkv_rows_out *values_out);
+
+/* snapkv_select, then snapkv_gather with that list, checked as a whole before the first write:
+ *
+ *   out  kept        [snapkv_kept_count()]
+ *        keys_out    as in snapkv_gather
+ *        values_out  likewise
+ *        selection   NULL: not wanted
+ *   tmp  workspace */
+SNAPKV_API snapkv_status snapkv_compress(const snapkv_config *config, const snapkv_layer *layer,
+                                         size_t set, int32_t *kept,
+                                         const snapkv_rows_out *keys_out,
+                                         const snapkv_rows_out *values_out,
+                                         snapkv_selection *selection, void *workspace,
+                                         size_t workspace_size);
+
+/* --- Selection in steps: hold the scores of many lists, decide the counts, keep --- */
+
+/* The scores that one set ranks its positions by, pinned ones included.
+ *
+ *   out  scores  [length - R]  pooled, and reduced over the query heads of the set
+ *        votes   [length - R]  summed over the window, mean over the same heads; NULL: not wanted
+ *   tmp  workspace
+ *
+ * There is no bypass, and the capacity is not looked at. Errors: those of snapkv_vote with KERNEL,
+ * and INDEX (set). */
+SNAPKV_API snapkv_status snapkv_score(const snapkv_config *config, const snapkv_layer *layer,
+                                      size_t set, float *scores, float *votes, void *workspace,
+                                      size_t workspace_size);
+
+/* The list of the pinned positions, the n_best highest scores behind them, and the recent ones.
+ *
+ *   in   scores  [length - R]               finite
+ *   out  kept    [n_sink + n_best + R]      in config->order
+ *
+ * Errors: NULL, SHAPE, WINDOW (R above length), CAPACITY (n_sink + n_best + R above length), OPTION
+ * (order), ALIAS, NOT_FINITE. */
+SNAPKV_API snapkv_status snapkv_keep(const snapkv_config *config, size_t length,
+                                     const float *scores, size_t n_best, int32_t *kept);
+
+/* The share of the window's attention that a list holds: 1 - (sum of the votes it drops) / W.
+ *
+ *   in   votes     [length - R]  of snapkv_score, finite
+ *        kept      [n_kept]      in any order; a position listed twice counts once
+ *   out  coverage  0 .. 1
+ *
+ * Errors: NULL, SHAPE, WINDOW, INDEX (kept), ALIAS, NOT_FINITE. */
+SNAPKV_API snapkv_status snapkv_coverage(const snapkv_config *config, size_t length,
+                                         const float *votes, const int32_t *kept, size_t n_kept,
+                                         float *coverage);
+
+/* How many of each list's best scores survive when all lists share a budget: of every list its
+ * `least` best (or all it has), the rest of the budget to the highest scores that are left, ties to
+ * the lower list. The lists may be the heads of a layer (Ada-KV, arXiv:2407.11550, whose alpha is
+ * `least` over the mean count), of all layers, or the parts of a prompt. Linear: some 6 passes.
+ *
+ *   in   lists   [n_lists]  finite scores, without pinned positions: scores + n_sink; may be empty
+ *   out  counts  [n_lists]  they add up to min(budget, all scores)
+ *
+ * Errors: NULL, SHAPE (no lists, n above INT32_MAX, overflow), CAPACITY (n_lists * least above
+ * budget), ALIAS, NOT_FINITE. */
+SNAPKV_API snapkv_status snapkv_allocate(const snapkv_list *lists, size_t n_lists, size_t budget,
+                                         size_t least, size_t *counts);
+
+/* --- Building blocks: one head, each usable alone --- */
+
+/* Votes of one query head: how much the window's queries attend to each position that competes.
+ *
+ *   out  votes      [length - R]  over the window's softmax weights: their sum, 0 .. window, or the
+ *                                 largest, 0 .. 1, as config->voting says
+ *   tmp  workspace
+ *
+ * Each softmax spans all positions that its query sees, the recent ones too; their columns are
+ * dropped only afterwards. They must be in the denominator, or a query that attends mostly to
+ * itself would vote as loudly as the others.
+ *
+ * Uses of the config the window, n_recent and voting and, for the workspace, the sharing. Errors:
+ * those of snapkv_check for Q, K and these fields; WINDOW also where no position competes; INDEX
+ * (query_head); WORKSPACE; ALIAS; NOT_FINITE. */
+SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_layer *layer,
+                                     size_t query_head, float *votes, void *workspace,
+                                     size_t workspace_size);
+
+/* Pools n votes, stride 1, centred. Takes n times min(kernel_size, n) operations.
+ *
+ *   in   votes   [n]  finite; a sum beyond float, which no votes of a window reach, is infinite
+ *   out  scores  [n]
+ *
+ * Errors: NULL, SHAPE (n is 0 or above INT32_MAX), KERNEL, OPTION, ALIAS, NOT_FINITE. */
+SNAPKV_API snapkv_status snapkv_pool(const float *votes, size_t n, size_t kernel_size,
+                                     snapkv_pooling pooling, float *scores);
+
+/* The k highest scores, ties to the lower position, +0 and -0 tied. Linear in n by position;
+ * sorting by score adds k log k.
+ *
+ *   in   scores   [n]  finite
+ *   out  indices  [k]
+ *
+ * k = 0 writes nothing. Errors: NULL, SHAPE (n is 0 or above INT32_MAX, k > n), OPTION, ALIAS,
+ * NOT_FINITE. */
+SNAPKV_API snapkv_status snapkv_top_k(const float *scores, size_t n, size_t k, snapkv_order order,
+                                      int32_t *indices);
+
+/* Copies the rows that kept lists, in its order: opaque bytes, without a layer.
+ *
+ *   in   kept  [n_kept]  0 .. n_rows - 1
+ *        src   [n_rows]  rows of row_bytes, src_stride bytes apart
+ *   out  dst   [n_kept]  rows of row_bytes, dst_stride bytes apart
+ *
+ * Where kept ascends and the strides are equal, dst may be src, or lie whole rows before it (heads
+ * moved together, the first first); any other overlap is ALIAS. n_kept = 0 writes nothing. Errors:
+ * NULL, SHAPE (n_rows or row_bytes is 0, overflow), STRIDE, OUTPUT, INDEX, ALIAS. */
+SNAPKV_API snapkv_status snapkv_gather_rows(const int32_t *kept, size_t n_kept, const void *src,
+                                            size_t src_stride, size_t n_rows, size_t row_bytes,
+                                            void *dst, size_t dst_stride);
+
+/* The same for a transposed V: [dim][position], n_rows = head_dim rows of n_columns positions.
+ *
+ *   in   kept  [n_kept]             0 .. n_columns - 1
+ *        src   [n_rows][n_columns]  elements of element_size bytes, rows src_stride bytes apart
+ *   out  dst   [n_rows][n_kept]     rows dst_stride bytes apart
+ *
+ * In place (dst is src, equal strides) works when kept ascends; any other overlap is ALIAS. Errors
+ * as above, a row being n_columns elements in src and n_kept in dst. */
+SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kept, const void *src,
+                                               size_t src_stride, size_t n_columns,
+                                               size_t element_size, size_t n_rows, void *dst,
+                                               size_t dst_stride);
+
+/* --- What was saved, and what was lost --- */
+
+/* The bytes of a cache with `generated` tokens appended after the prompt.
+ *
+ *   in   counts  [batch][n_layers][set_count]  positions kept by each list; NULL: min(L, C) each
+ *
+ * Errors: NULL, SHAPE (also a number beyond 64 bits), WINDOW, CAPACITY, KERNEL, OPTION, INDEX (a
+ * count above length). */
+SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapkv_model *model,
+                                        size_t length, size_t generated, const size_t *counts,
+                                        snapkv_ledger *ledger);
+
+/* How much of one later query's attention over the whole prompt falls on the kept positions: 1 less
+ * the sum of its weights on the others. A sink logit is never evicted and counts as kept, and so
+ * does what the query's span hides.
+ *
+ *   in   query     [head_dim]  float, rotated, of query head query_head
+ *        position  its logical position, that of the last key .. INT32_MAX: for ALiBi, span, chunk
+ *        kept      [n_kept]    in any order; a position listed twice counts once
+ *   out  mass      0 .. 1
+ *   tmp  workspace             any that serves snapkv_select
+ *
+ * The layer's own queries are checked and not read. Errors: those of snapkv_vote, but a prompt
+ * without competing positions is none; INDEX also for position and kept. */
+SNAPKV_API snapkv_status snapkv_retained_mass(const snapkv_config *config,
+                                              const snapkv_layer *layer, size_t query_head,
+                                              const float *query, size_t position,
+                                              const int32_t *kept, size_t n_kept, float *mass,
+                                              void *workspace, size_t workspace_size);
+
+/* 2 (1 - mass) value_norm_max: how far, in that norm, the attention output of that query can move
+ * when the rest is evicted (triangle inequality). */
+SNAPKV_API float snapkv_error_bound(float mass, float value_norm_max);
+
+/* --- Where a compressed sequence stands --- */
+
+/* After the prompt: nothing generated. All zero where snapkv_kept_count is 0. */
+SNAPKV_API snapkv_cursor snapkv_cursor_start(const snapkv_config *config, size_t length);
+
+/* prompt_length + generated: the position that RoPE rotates the next token by. 0 for NULL. */
+SNAPKV_API size_t snapkv_next_position(const snapkv_cursor *cursor);
+
+/* prompt_kept + generated: the slot that the next token's K/V row goes to. 0 for NULL. */
+SNAPKV_API size_t snapkv_next_slot(const snapkv_cursor *cursor);
+
+/* n_tokens more have their K/V in the cache. Errors: NULL, SHAPE (overflow). */
+SNAPKV_API snapkv_status snapkv_append(snapkv_cursor *cursor, size_t n_tokens);
+
+/* The last n_tokens are taken back (speculative decoding). Errors: NULL, INDEX (more than were
+ * generated). */
+SNAPKV_API snapkv_status snapkv_rewind(snapkv_cursor *cursor, size_t n_tokens);
+
+/* The logical position of a slot. `kept` [prompt_kept] is needed for a prompt's slot only. Errors:
+ * NULL, INDEX (nothing is in that slot, or kept lies outside the prompt). */
+SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const int32_t *kept,
+                                              size_t slot, size_t *position);
+
+#ifdef __cplusplus
+} /* extern "C": the intrinsics' headers have their own linkage */
+#endif
+
+/* ==============================================================================================
+ * Nothing below is API: names with skv_ and SKV_ may change with every version.
+ * ============================================================================================== */
+
+#ifndef SNAPKV_DECLARATIONS_ONLY
+
 /* ---- Portability -----------------------------------------------------------------------------
  *
  * SKV_INLINE          the kernels are written once over constants that only inlining folds away
- * SKV_NOINLINE        out of line; must not warn where it is unused, as inline functions don't
+ * SKV_NOINLINE        one copy, called: GCC inlines plain static functions into one giant, which
+ *                     took it 4.2 s for the program above instead of 1.4 (GCC 12 -O3)
+ * SKV_WRAPS           unsigned arithmetic wraps around here, and is meant to: clang's
+ *                     -fsanitize=integer would report it
  * SKV_UNROLL          in full: keeps a register tile in registers at -O2 as well
  * SKV_FMAF, _SQRTF    -ffreestanding makes calls of the plain names even of instructions
  * SKV_LOWEST_BIT      its number, of a mask that is not 0
@@ -117,6 +615,12 @@
  * SKV_STEP_BY_STEP    GCC 12 -O3 makes in-order vector reductions of the scalar path's loop over
  *                     the dimensions where there is no fused multiply-add, and loses a factor of 3;
  *                     elsewhere it changes nothing */
+
+#if defined(__clang__)
+#define SKV_WRAPS __attribute__((no_sanitize("integer")))
+#else
+#define SKV_WRAPS
+#endif
 
 #if defined(__GNUC__) || defined(__clang__)
 #define SKV_INLINE           static inline __attribute__((always_inline))
@@ -155,330 +659,6 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
 #else
 #define SKV_UNROLL
 #define SKV_STEP_BY_STEP() ((void)0)
-#endif
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* ---- Types -----------------------------------------------------------------------------------
- *
- * Symbols in the comments: L length of the prompt, W observation window, P = L - W prefix,
- * C capacity, D head dimension, G query heads per K/V head (Hq, Hkv: their numbers), B batch,
- * N layers, g generated tokens, s bytes of an element. */
-
-typedef enum snapkv_status {
-    SNAPKV_OK = 0,
-    SNAPKV_ERROR_NULL,      /* a required pointer is NULL */
-    SNAPKV_ERROR_SHAPE,     /* zero size, heads that don't divide, length > INT32_MAX, overflow */
-    SNAPKV_ERROR_STRIDE,    /* rows overlap or are not aligned to their element; bad block table */
-    SNAPKV_ERROR_WINDOW,    /* window is 0 or above length */
-    SNAPKV_ERROR_CAPACITY,  /* capacity <= window + n_sink */
-    SNAPKV_ERROR_KERNEL,    /* kernel_size is 0 or even */
-    SNAPKV_ERROR_OPTION,    /* unknown enum value; scale, softcap, slope or sink logit not finite,
-                               or negative where it can't be; custom rows without row_bytes */
-    SNAPKV_ERROR_WORKSPACE, /* smaller than snapkv_workspace_min(), or not aligned to float */
-    SNAPKV_ERROR_INDEX,     /* a set, head, position or slot out of range */
-    SNAPKV_ERROR_ALIAS,     /* source and destination overlap in a way the call can't serve */
-    SNAPKV_ERROR_NOT_FINITE /* a logit that some query sees, or a score, is NaN or infinite */
-} snapkv_status;
-
-typedef enum snapkv_dtype { SNAPKV_F32, SNAPKV_F16, SNAPKV_BF16, SNAPKV_CUSTOM } snapkv_dtype;
-
-typedef enum snapkv_pooling {
-    SNAPKV_POOL_AVG, /* zeros outside, always divided by kernel_size */
-    SNAPKV_POOL_MAX  /* positions outside ignored */
-} snapkv_pooling;
-
-typedef enum snapkv_order {
-    SNAPKV_BY_POSITION, /* ascending */
-    SNAPKV_BY_SCORE     /* pinned, then falling score, then the window: the official order */
-} snapkv_order;
-
-typedef enum snapkv_sharing {
-    SNAPKV_PER_KV_HEAD,    /* a list per K/V head: the cache stays in native GQA */
-    SNAPKV_PER_QUERY_HEAD, /* a list per query head: K/V expanded, as the official code does */
-    SNAPKV_PER_LAYER       /* one list: for a cache with one position table per layer */
-} snapkv_sharing;
-
-typedef enum snapkv_reduce { SNAPKV_REDUCE_MEAN, SNAPKV_REDUCE_MAX } snapkv_reduce;
-
-/* The policy: the same for every layer, or one per layer. */
-typedef struct snapkv_config {
-    size_t         window;      /* W: last queries that vote; always kept */
-    size_t         capacity;    /* C: positions kept per list, window included */
-    size_t         kernel_size; /* of the pooling; odd; 1: none */
-    size_t         n_sink;      /* first positions pinned; they count towards the capacity */
-    snapkv_pooling pooling;
-    snapkv_order   order;
-    snapkv_sharing sharing;
-    snapkv_reduce  reduce;      /* of the pooled scores of the query heads that share a list */
-} snapkv_config;
-
-/* Converts one row of a custom dtype (q8_0, fp8, ...) to head_dim floats. */
-typedef void (*snapkv_decode_fn)(const void *row, float *out, size_t head_dim);
-
-/* A read-only view of [head][position][dim], in either nesting; strides in bytes. Rows are aligned
- * to their element, custom rows to a byte. Zero what you don't use. */
-typedef struct snapkv_rows {
-    const void      *data;
-    size_t           head_stride; /* read only when there are several heads */
-    size_t           row_stride;
-    size_t           row_bytes;   /* what a gather copies of a row; 0: head_dim elements of dtype */
-    snapkv_dtype     dtype;
-    snapkv_decode_fn decode;      /* SNAPKV_CUSTOM only */
-    const int32_t   *block_table; /* paged caches; NULL: contiguous. Position p is row
-                                     p % block_rows of block block_table[p / block_rows], which
-                                     starts at data + block * block_stride; heads step inside it */
-    size_t           block_rows;
-    size_t           block_stride;
-} snapkv_rows;
-
-/* Where a gather writes: [head][slot], strides in bytes. */
-typedef struct snapkv_rows_out {
-    void  *data;
-    size_t head_stride;
-    size_t row_stride;
-} snapkv_rows_out;
-
-/* One layer of one sequence, without padding. Keys and queries as the model uses them, rotated. */
-typedef struct snapkv_layer {
-    size_t       n_query_heads;
-    size_t       n_kv_heads;
-    size_t       length;       /* L */
-    size_t       head_dim;     /* D */
-    snapkv_rows  queries;      /* [n_query_heads][window][head_dim]; row 0 is position L - W */
-    snapkv_rows  keys;         /* [n_kv_heads][length][head_dim] */
-    snapkv_rows  values;       /* [n_kv_heads][length]; only moved; for snapkv_compress alone */
-    float        scale;        /* multiplies the queries; 0: 1 / sqrt(head_dim) */
-    float        softcap;      /* logit = softcap * tanh(logit / softcap); 0: none */
-    size_t       span;         /* sliding window: position t sees j > t - span; 0: full causal */
-    const float *sink_logits;  /* [n_query_heads] or NULL: join the softmax denominator only */
-    const float *alibi_slopes; /* [n_query_heads] or NULL: logit += slope * (j - t) */
-} snapkv_layer;
-
-typedef struct snapkv_selection {
-    size_t n_kept;   /* entries written to kept */
-    float  coverage; /* share of the window's attention mass that the kept positions hold, 0..1 */
-    int    bypassed; /* 1: the prompt was shorter than the capacity, everything is kept */
-} snapkv_selection;
-
-typedef struct snapkv_model {
-    size_t batch, n_layers, n_query_heads, n_kv_heads, head_dim;
-    size_t element_size; /* bytes */
-} snapkv_model;
-
-typedef struct snapkv_ledger {
-    uint64_t full_bytes;      /* native GQA, every position: 2 B N Hkv (L + g) D s */
-    uint64_t kept_bytes;      /* 2 B N H (min(L, C) + g) D s; H: Hq when expanded, else Hkv */
-    uint64_t score_bytes;     /* a W x L float matrix for the query heads of a layer: 4 B Hq W L */
-    uint64_t workspace_bytes; /* what this library asks for instead, per thread */
-} snapkv_ledger;
-
-/* Where a compressed sequence stands. A kept key remembers its position (it is rotated by it), so
- * the logical position and the slot of the cache part ways. */
-typedef struct snapkv_cursor {
-    size_t prompt_length, prompt_kept, generated;
-} snapkv_cursor;
-
-/* ---- Public functions ------------------------------------------------------------------------
- *
- * Every call is re-entrant and keeps nothing. On any error no output is written (the workspace is
- * not an output). `in`, `out` and `tmp` give the shapes. A function that takes a workspace works
- * with any size from snapkv_workspace_min() up and returns the same bits with each (built with
- * -ffast-math, the same within rounding). Outputs must not overlap inputs, except where a function
- * says so. */
-
-/* Window 32, capacity 2048, average pooling of 5, by position, per K/V head, mean, none pinned. */
-SNAPKV_API snapkv_config snapkv_default_config(void);
-
-/* The same per query head and by score: what the official code does (commit e216ddc8). */
-SNAPKV_API snapkv_config snapkv_official_config(void);
-
-/* A short English text, never NULL. */
-SNAPKV_API const char *snapkv_status_string(snapkv_status status);
-
-/* --- A layer --- */
-
-/* Every rule of the statuses above but WORKSPACE, INDEX, ALIAS and NOT_FINITE, before any work.
- * Values are checked when values.data is not NULL; row_bytes of custom rows by compress alone. */
-SNAPKV_API snapkv_status snapkv_check(const snapkv_config *config, const snapkv_layer *layer);
-
-/* Lists per layer under config->sharing; 0: invalid. Like the workspace sizes below it needs only
- * the policy and the sizes of the layer, no pointers. */
-SNAPKV_API size_t snapkv_set_count(const snapkv_config *config, const snapkv_layer *layer);
-
-/* min(length, capacity): the entries of a kept list. 0 for a NULL config. */
-SNAPKV_API size_t snapkv_kept_count(const snapkv_config *config, size_t length);
-
-/* Bytes for the fastest run: about 4 W L per query head of a K/V head (of one, per query head) and
- * 12 L. 0: invalid; what only a selection needs (capacity, kernel) is not looked at. */
-SNAPKV_API size_t snapkv_workspace_size(const snapkv_config *config, const snapkv_layer *layer);
-
-/* Bytes for the slowest run, about twice the time: no W x L buffer. 0: invalid. A size between the
- * two is used in full. */
-SNAPKV_API size_t snapkv_workspace_min(const snapkv_config *config, const snapkv_layer *layer);
-
-/* Chooses the positions that one set keeps. Reads Q and K, changes neither.
- *
- *   in   set        0 .. set_count - 1: a K/V head, a query head, or 0 for the layer
- *   out  kept       [snapkv_kept_count()]  original positions; the last W are the window
- *        scores     [length - window]      pooled and reduced; NULL: not wanted
- *        selection                         NULL: not wanted
- *   tmp  workspace
- *
- * A prompt shorter than the capacity is bypassed: all is kept, scores stay as they are, coverage is
- * 1; the arguments are checked as ever. Coverage is 1 - (sum of the dropped votes) / W, averaged
- * over the query heads of the set.
- *
- * Errors: those of snapkv_check but for the values, INDEX (set), WORKSPACE, ALIAS (an output in the
- * workspace or in another output), NOT_FINITE. */
-SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv_layer *layer,
-                                       size_t set, int32_t *kept, float *scores,
-                                       snapkv_selection *selection, void *workspace,
-                                       size_t workspace_size);
-
-/* Selects one set, then gathers its keys and its values with that list. Call it after the prefill
- * attention of the layer has used the full K and V.
- *
- *   out  kept        [snapkv_kept_count()]
- *        keys_out    output head `set`, for PER_LAYER every K/V head; slots 0 .. kept_count - 1
- *        values_out  likewise
- *
- * A query-head set reads source head set / G. In place (keys_out is layer->keys.data with its
- * strides, values_out likewise) works for contiguous rows and SNAPKV_BY_POSITION. Not for query
- * heads of a group, whose lists differ while they read the same rows; nor for values that share the
- * keys' memory (MLA): there, select and gather the rows once.
- *
- * Errors: those of snapkv_select, NULL or OPTION (values, custom row_bytes), STRIDE (outputs),
- * ALIAS (an output row overlaps a row that this set or another may still read). */
-SNAPKV_API snapkv_status snapkv_compress(const snapkv_config *config, const snapkv_layer *layer,
-                                         size_t set, int32_t *kept,
-                                         const snapkv_rows_out *keys_out,
-                                         const snapkv_rows_out *values_out,
-                                         snapkv_selection *selection, void *workspace,
-                                         size_t workspace_size);
-
-/* --- Building blocks: one head, each usable alone --- */
-
-/* Votes of one query head: how much the observation window attends to each prefix position.
- *
- *   out  votes      [length - window]  sum over the window of the softmax weights, 0 .. window
- *   tmp  workspace
- *
- * Each softmax spans all positions that its query sees, the window too; the window's columns are
- * dropped only afterwards. They must be in the denominator, or a query that attends mostly to
- * itself would vote as loudly as the others.
- *
- * Uses of the config the window and, for the workspace, the sharing. Errors: as snapkv_check
- * without CAPACITY and KERNEL; WINDOW also when there is no prefix; INDEX (query_head); WORKSPACE;
- * ALIAS; NOT_FINITE. */
-SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_layer *layer,
-                                     size_t query_head, float *votes, void *workspace,
-                                     size_t workspace_size);
-
-/* Pools n votes, stride 1, centred. Takes n times min(kernel_size, n) operations.
- *
- *   in   votes   [n]  finite; a sum beyond float, which no votes of a window reach, is infinite
- *   out  scores  [n]  must not overlap votes: ALIAS
- *
- * Errors: NULL, SHAPE (n is 0 or above INT32_MAX), KERNEL, OPTION, ALIAS, NOT_FINITE. */
-SNAPKV_API snapkv_status snapkv_pool(const float *votes, size_t n, size_t kernel_size,
-                                     snapkv_pooling pooling, float *scores);
-
-/* The k highest scores, ties to the lower position, +0 and -0 tied. Linear in n by position;
- * sorting by score adds k log k.
- *
- *   in   scores   [n]  finite
- *   out  indices  [k]
- *
- * k = 0 writes nothing. Errors: NULL, SHAPE (n is 0 or above INT32_MAX, k > n), OPTION, ALIAS,
- * NOT_FINITE. */
-SNAPKV_API snapkv_status snapkv_top_k(const float *scores, size_t n, size_t k, snapkv_order order,
-                                      int32_t *indices);
-
-/* Copies the rows that kept lists, in its order: opaque bytes, so quantised rows survive.
- *
- *   in   kept  [n_kept]  0 .. n_rows - 1
- *        src   [n_rows]  rows of row_bytes, src_stride bytes apart
- *   out  dst   [n_kept]  rows of row_bytes, dst_stride bytes apart
- *
- * In place (dst == src, equal strides) works when kept ascends; any other overlap is ALIAS.
- * n_kept = 0 writes nothing. Errors: NULL, SHAPE (n_rows or row_bytes is 0, overflow), STRIDE,
- * INDEX, ALIAS. */
-SNAPKV_API snapkv_status snapkv_gather_rows(const int32_t *kept, size_t n_kept, const void *src,
-                                            size_t src_stride, size_t n_rows, size_t row_bytes,
-                                            void *dst, size_t dst_stride);
-
-/* The same for a transposed V: [dim][position], n_rows = head_dim rows of n_columns positions.
- *
- *   in   kept  [n_kept]             0 .. n_columns - 1
- *        src   [n_rows][n_columns]  elements of element_size bytes, rows src_stride bytes apart
- *   out  dst   [n_rows][n_kept]     rows dst_stride bytes apart
- *
- * In place and errors as above, a row being n_columns elements in src and n_kept in dst. */
-SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kept, const void *src,
-                                               size_t src_stride, size_t n_columns,
-                                               size_t element_size, size_t n_rows, void *dst,
-                                               size_t dst_stride);
-
-/* --- What was saved, and what was lost --- */
-
-/* The bytes of a cache with `generated` tokens appended after the prompt. Errors: NULL, SHAPE (also
- * a count beyond 64 bits), WINDOW, CAPACITY, KERNEL, OPTION. */
-SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapkv_model *model,
-                                        size_t length, size_t generated, snapkv_ledger *ledger);
-
-/* The share of one later query's attention over the whole prompt that the kept positions hold. A
- * sink logit, which is never evicted, counts as kept; so does what the query's span hides.
- *
- *   in   query     [head_dim]  float, rotated, of query head query_head
- *        position  its logical position, length - 1 .. INT32_MAX: for ALiBi and span
- *        kept      [n_kept]    in any order; a position listed twice counts once
- *   out  mass      0 .. 1
- *   tmp  workspace             any that serves snapkv_select
- *
- * The layer is checked whole: its queries too, which are not read. Errors: as snapkv_vote, with
- * INDEX also for position and kept, and without its WINDOW for a prompt that is all window. */
-SNAPKV_API snapkv_status snapkv_retained_mass(const snapkv_config *config,
-                                              const snapkv_layer *layer, size_t query_head,
-                                              const float *query, size_t position,
-                                              const int32_t *kept, size_t n_kept, float *mass,
-                                              void *workspace, size_t workspace_size);
-
-/* 2 (1 - mass) value_norm_max: how far, in that norm, the attention output of that query can move
- * when the rest is evicted (triangle inequality). */
-SNAPKV_API float snapkv_error_bound(float mass, float value_norm_max);
-
-/* --- Where a compressed sequence stands --- */
-
-/* After the prompt: nothing generated. All zero for a NULL config. */
-SNAPKV_API snapkv_cursor snapkv_cursor_start(const snapkv_config *config, size_t length);
-
-/* prompt_length + generated: the position that RoPE rotates the next token by. 0 for NULL. */
-SNAPKV_API size_t snapkv_next_position(const snapkv_cursor *cursor);
-
-/* prompt_kept + generated: the slot that the next token's K/V row goes to. 0 for NULL. */
-SNAPKV_API size_t snapkv_next_slot(const snapkv_cursor *cursor);
-
-/* n_tokens more have their K/V in the cache. Errors: NULL, SHAPE (overflow). */
-SNAPKV_API snapkv_status snapkv_append(snapkv_cursor *cursor, size_t n_tokens);
-
-/* The last n_tokens are taken back (speculative decoding). Errors: NULL, INDEX (more than were
- * generated). */
-SNAPKV_API snapkv_status snapkv_rewind(snapkv_cursor *cursor, size_t n_tokens);
-
-/* The logical position of a slot. `kept` [prompt_kept] is needed for a prompt's slot only. Errors:
- * NULL, INDEX (nothing is in that slot, or kept lies outside the prompt). */
-SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const int32_t *kept,
-                                              size_t slot, size_t *position);
-
-/* ==============================================================================================
- * Nothing below is API: names with skv_ and SKV_ may change with every version.
- * ============================================================================================== */
-
-#ifdef __cplusplus
-} /* extern "C": the intrinsics' headers have their own linkage */
 #endif
 
 /* ---- ISA choice ------------------------------------------------------------------------------
@@ -539,7 +719,7 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
  * skv_vec holds SKV_LANES floats, skv_int as many int32. skv_fma is a * b + c and skv_fnma is
  * c - a * b, rounded once. skv_max is a > b ? a : b, the second for a NaN. A mask lane is all ones
  * or zero; skv_mask_bits has a bit of each. skv_sum_block adds the 16 lanes of one block: lane i to
- * lane i + 8, then + 4, + 2, + 1. */
+ * lane i + 8, then + 4, + 2, + 1. skv_max_block is the largest of them; none is a NaN. */
 
 #if SNAPKV_ISA == SNAPKV_ISA_AVX512
 
@@ -599,6 +779,13 @@ SKV_INLINE float skv_sum_block(const skv_vec *parts) {
     sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
     return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 }
+SKV_INLINE float skv_max_block(const skv_vec *parts) {
+    const __m256 eight = _mm256_max_ps(_mm512_maskz_extractf32x8_ps((__mmask8)-1, parts[0], 0),
+                                       _mm512_maskz_extractf32x8_ps((__mmask8)-1, parts[0], 1));
+    __m128 top = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    top = _mm_max_ps(top, _mm_movehl_ps(top, top));
+    return _mm_cvtss_f32(_mm_max_ss(top, _mm_movehdup_ps(top)));
+}
 
 #elif SNAPKV_ISA == SNAPKV_ISA_AVX2
 
@@ -648,6 +835,12 @@ SKV_INLINE float skv_sum_block(const skv_vec *parts) {
     __m128 sum = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
     return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}
+SKV_INLINE float skv_max_block(const skv_vec *parts) {
+    const __m256 eight = _mm256_max_ps(parts[0], parts[1]);
+    __m128 top = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    top = _mm_max_ps(top, _mm_movehl_ps(top, top));
+    return _mm_cvtss_f32(_mm_max_ss(top, _mm_movehdup_ps(top)));
 }
 
 #elif SNAPKV_ISA == SNAPKV_ISA_NEON
@@ -705,6 +898,9 @@ SKV_INLINE float skv_sum_block(const skv_vec *parts) {
         vaddq_f32(vaddq_f32(parts[0], parts[2]), vaddq_f32(parts[1], parts[3]));
     const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+SKV_INLINE float skv_max_block(const skv_vec *parts) {
+    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(parts[0], parts[1]), vmaxq_f32(parts[2], parts[3])));
 }
 
 #else /* SNAPKV_ISA_SCALAR */
@@ -815,6 +1011,12 @@ SKV_INLINE skv_vec skv_load_bf16(const void *p) {
 SKV_INLINE float skv_sum_block(const skv_vec *parts) {
     const skv_vec four = skv_add(skv_add(parts[0], parts[2]), skv_add(parts[1], parts[3]));
     return (four.lane[0] + four.lane[2]) + (four.lane[1] + four.lane[3]);
+}
+SKV_INLINE float skv_max_block(const skv_vec *parts) {
+    const skv_vec four = skv_max(skv_max(parts[0], parts[1]), skv_max(parts[2], parts[3]));
+    float top = four.lane[0];
+    SKV_UNROLL for (int i = 1; i < SKV_LANES; i++) top = four.lane[i] > top ? four.lane[i] : top;
+    return top;
 }
 
 #endif
@@ -940,23 +1142,29 @@ SKV_INLINE size_t skv_row_width(const snapkv_rows *rows, size_t head_dim, int as
     return width ? width : 1; /* custom rows that nobody gathers: at least a byte */
 }
 
-SKV_INLINE const char *skv_row(const snapkv_rows *rows, size_t head, size_t position) {
-    const char *base = (const char *)rows->data;
+/* Bytes from the data of a view to one of its rows. */
+SKV_INLINE size_t skv_row_offset(const snapkv_rows *rows, size_t head, size_t position) {
+    size_t offset = head * rows->head_stride;
     if (rows->block_table) {
         /* Positions fit in 31 bits, and a division of 32 is much cheaper than one of 64. */
         const uint32_t block_rows = (uint32_t)skv_size_min(rows->block_rows, UINT32_MAX);
         const uint32_t block = (uint32_t)position / block_rows;
-        base += (size_t)rows->block_table[block] * rows->block_stride;
+        offset += (size_t)rows->block_table[block] * rows->block_stride;
         position -= (size_t)block * block_rows;
     }
-    return base + (head ? head * rows->head_stride : 0) + position * rows->row_stride;
+    return offset + position * rows->row_stride;
+}
+
+SKV_INLINE const char *skv_row(const snapkv_rows *rows, size_t head, size_t position) {
+    return (const char *)rows->data + skv_row_offset(rows, head, position);
 }
 
 /* One row to floats, exactly. out has room for head_dim rounded up to SKV_BLOCK. */
-SKV_NOINLINE void skv_decode_row(const snapkv_rows *rows, const char *row, size_t head_dim,
-                                 float *out) {
+SKV_NOINLINE void skv_decode_row(const snapkv_rows *rows, size_t head, size_t position,
+                                 size_t head_dim, float *out) {
+    const char *row = skv_row(rows, head, position);
     if (rows->dtype == SNAPKV_CUSTOM) {
-        rows->decode(row, out, head_dim);
+        rows->decode(rows->decode_context, row, head, position, out, head_dim);
     } else if (rows->dtype == SNAPKV_F32) {
         memcpy(out, row, head_dim * sizeof(float));
     } else {
@@ -976,139 +1184,212 @@ SKV_NOINLINE void skv_decode_row(const snapkv_rows *rows, const char *row, size_
 
 /* ---- A scan: the queries of some heads against the keys of one K/V head ---------------------- */
 
-/* Its sizes, and what they take of the workspace, in floats (int32 positions count as such). */
-typedef struct skv_plan {
-    size_t n_heads;    /* query heads that share each key tile while it is in cache */
-    size_t n_queries;  /* per head: the window, or 1 */
-    size_t n_lanes;    /* n_queries, in whole blocks */
-    size_t n_votes;    /* first keys whose weights are asked for */
-    size_t first_tile; /* first tile that a query sees: a span hides what lies before */
-    size_t vote_tiles; /* end of the tiles that hold votes */
-    size_t fixed;      /* floats that every run needs */
-    size_t per_tile;   /* floats that keep the weights of one tile for the last pass */
-} skv_plan;
-
 typedef struct skv_scan {
-    skv_plan plan;
     const snapkv_layer *layer;
-    size_t first_head;   /* query heads first_head .. first_head + n_heads - 1 */
+    size_t first_head, n_heads; /* query heads that share each key tile while it is in cache */
+    size_t n_queries;    /* per head: the window, or 1 */
+    size_t n_lanes;      /* n_queries, in whole blocks */
+    size_t n_votes;      /* first rows whose weights are asked for */
+    int by_max;          /* the votes are the largest weights; sums besides */
+    size_t first_tile;   /* first tile that a query sees: a span hides what lies before, */
+    size_t end_tile;     /* and behind the last query's position none sees any */
     size_t n_stored;     /* tiles whose weights are kept; the rest is computed again */
     float *queries;      /* [n_heads][n_lanes / 16][head_dim][16], scaled; unused lanes 0 */
     float *key_rows;     /* [SKV_TILE][pitch]: one tile decoded */
     float *tile;         /* [SKV_TILE][n_lanes]: logits, then weights of a tile not kept */
-    float *first;        /* [n_lanes] int32: first position that the query sees */
-    float *position;     /* [n_lanes] int32: the query's own; unused lanes: -1, they see nothing */
+    int32_t *position;   /* [n_lanes] of the query */
+    int32_t *first;      /* [n_lanes] first row that it sees, */
+    int32_t *last;       /* [n_lanes] and the last: -1 in unused lanes, which see nothing */
     float *running_max;  /* [n_heads][n_lanes] */
     float *running_sum;  /* [n_heads][n_lanes]; 0 in lanes that see nothing */
     float *replay_max;   /* [n_lanes] */
     float *replay_sum;   /* [n_lanes] */
     float *factors;      /* [n_lanes] */
     float *votes;        /* [length] of one head */
+    float *sums;         /* [length] of one head; the votes themselves unless by_max */
     float *scores;       /* [length] pooled and reduced */
-    float *total_votes;  /* [length] summed over the heads of a set */
+    float *total_votes;  /* [length] sums, added over the heads of a set */
     float *stored;       /* [n_stored][n_heads][SKV_TILE + 1][n_lanes]: weights, then the maximum */
 } skv_scan;
 
-/* Sizes of a scan; first_position is that of the first query. fixed is SIZE_MAX on overflow. */
-SKV_NOINLINE skv_plan skv_make_plan(const snapkv_layer *layer, size_t n_heads, size_t n_queries,
-                                    size_t n_votes, size_t first_position) {
-    skv_plan plan;
-    const size_t span = layer->span;
-    const size_t first = span && span <= first_position ? first_position - span + 1 : 0;
-    plan.n_heads = n_heads;
-    plan.n_queries = n_queries;
-    plan.n_lanes = skv_round_up(n_queries, SKV_BLOCK);
-    plan.n_votes = n_votes;
-    plan.first_tile = skv_size_min(first, layer->length) / SKV_TILE;
-    plan.vote_tiles = n_votes / SKV_TILE + (n_votes % SKV_TILE != 0);
-    const size_t head_lanes = skv_size_mul(n_heads, plan.n_lanes);
-    const size_t pitch = skv_round_up(layer->head_dim, SKV_BLOCK);
-    plan.fixed = skv_size_mul(head_lanes, layer->head_dim);
-    plan.fixed = skv_size_add(plan.fixed, skv_size_mul(SKV_TILE, pitch));
-    plan.fixed = skv_size_add(plan.fixed, skv_size_mul(SKV_TILE + 5, plan.n_lanes));
-    plan.fixed = skv_size_add(plan.fixed, skv_size_mul(2, head_lanes));
-    plan.fixed = skv_size_add(plan.fixed, skv_size_mul(3, layer->length));
-    plan.per_tile = skv_size_mul(SKV_TILE + 1, head_lanes);
-    return plan;
-}
-
 enum { SKV_ALIGN = 64 }; /* of the arrays inside a workspace: a cache line and the widest vector */
 
-SKV_INLINE size_t skv_workspace_bytes(size_t floats) {
-    return skv_size_add(skv_size_mul(floats, sizeof(float)), SKV_ALIGN - sizeof(float));
-}
+/* A workspace that arrays are taken from; base NULL: only counted. */
+typedef struct skv_arena {
+    char *base;
+    size_t used; /* bytes; SIZE_MAX: they don't fit */
+} skv_arena;
 
-SKV_INLINE float *skv_take(float **next, size_t floats) {
-    float *taken = *next;
-    *next += floats;
+SKV_NOINLINE void *skv_take(skv_arena *arena, size_t count, size_t size) {
+    void *taken = arena->base ? arena->base + arena->used : NULL;
+    const size_t bytes = skv_round_up(skv_size_mul(count, size), SKV_ALIGN);
+    arena->used = skv_size_add(arena->used, bytes);
     return taken;
 }
 
-/* Lays a scan out in a workspace of at least skv_workspace_bytes(plan->fixed). */
-SKV_NOINLINE void skv_start_scan(skv_scan *scan, const skv_plan *plan, const snapkv_layer *layer,
-                                 size_t first_head, void *workspace, size_t workspace_size) {
-    const size_t pad = (0 - (uintptr_t)workspace) % SKV_ALIGN;
-    const size_t floats = (workspace_size - pad) / sizeof(float);
-    const size_t head_lanes = plan->n_heads * plan->n_lanes;
-    float *next = (float *)(void *)((char *)workspace + pad);
-    scan->plan = *plan;
-    scan->layer = layer;
-    scan->first_head = first_head;
-    scan->queries = skv_take(&next, head_lanes * layer->head_dim);
-    scan->key_rows = skv_take(&next, SKV_TILE * skv_round_up(layer->head_dim, SKV_BLOCK));
-    scan->tile = skv_take(&next, SKV_TILE * plan->n_lanes);
-    scan->first = skv_take(&next, plan->n_lanes);
-    scan->position = skv_take(&next, plan->n_lanes);
-    scan->running_max = skv_take(&next, head_lanes);
-    scan->running_sum = skv_take(&next, head_lanes);
-    scan->replay_max = skv_take(&next, plan->n_lanes);
-    scan->replay_sum = skv_take(&next, plan->n_lanes);
-    scan->factors = skv_take(&next, plan->n_lanes);
-    scan->votes = skv_take(&next, layer->length);
-    scan->scores = skv_take(&next, layer->length);
-    scan->total_votes = skv_take(&next, layer->length);
-    scan->stored = next;
-    scan->n_stored = skv_size_min((floats - plan->fixed) / plan->per_tile,
-                                  plan->vote_tiles - plan->first_tile);
+SKV_INLINE float *skv_take_floats(skv_arena *arena, size_t count) {
+    return (float *)skv_take(arena, count, sizeof(float));
 }
 
-/* The kept weights of one head's tile; behind them [n_lanes] the maximum they are relative to. */
+SKV_INLINE int32_t *skv_take_ints(skv_arena *arena, size_t count) {
+    return (int32_t *)skv_take(arena, count, sizeof(int32_t));
+}
+
+/* Places what every run needs, behind which the weights are kept. Returns its bytes. */
+SKV_NOINLINE size_t skv_lay_out(skv_scan *scan, char *base) {
+    const size_t length = scan->layer->length, n_lanes = scan->n_lanes;
+    const size_t head_lanes = skv_size_mul(scan->n_heads, n_lanes);
+    const size_t pitch = skv_round_up(scan->layer->head_dim, SKV_BLOCK);
+    skv_arena arena;
+    arena.base = base;
+    arena.used = 0;
+    scan->queries = skv_take_floats(&arena, skv_size_mul(head_lanes, scan->layer->head_dim));
+    scan->key_rows = skv_take_floats(&arena, skv_size_mul(SKV_TILE, pitch));
+    scan->tile = skv_take_floats(&arena, skv_size_mul(SKV_TILE, n_lanes));
+    scan->position = skv_take_ints(&arena, n_lanes);
+    scan->first = skv_take_ints(&arena, n_lanes);
+    scan->last = skv_take_ints(&arena, n_lanes);
+    scan->running_max = skv_take_floats(&arena, head_lanes);
+    scan->running_sum = skv_take_floats(&arena, head_lanes);
+    scan->replay_max = skv_take_floats(&arena, n_lanes);
+    scan->replay_sum = skv_take_floats(&arena, n_lanes);
+    scan->factors = skv_take_floats(&arena, n_lanes);
+    scan->votes = skv_take_floats(&arena, length);
+    scan->sums = scan->by_max ? skv_take_floats(&arena, length) : scan->votes;
+    scan->scores = skv_take_floats(&arena, length);
+    scan->total_votes = skv_take_floats(&arena, length);
+    scan->stored = skv_take_floats(&arena, 0);
+    return arena.used;
+}
+
+/* Floats of one head's kept tile; behind the weights [n_lanes] the maximum they are relative to. */
+SKV_INLINE size_t skv_stored_floats(const skv_scan *scan) {
+    return skv_size_mul(SKV_TILE + 1, scan->n_lanes);
+}
+
 SKV_INLINE float *skv_stored_tile(const skv_scan *scan, size_t tile, size_t head) {
-    const size_t index = (tile - scan->plan.first_tile) * scan->plan.n_heads + head;
-    return scan->stored + index * (SKV_TILE + 1) * scan->plan.n_lanes;
+    const size_t index = (tile - scan->first_tile) * scan->n_heads + head;
+    return scan->stored + index * skv_stored_floats(scan);
+}
+
+SKV_INLINE size_t skv_tiles(size_t rows) {
+    return rows / SKV_TILE + (rows % SKV_TILE != 0);
+}
+
+/* The first position that a query at position t sees. */
+SKV_INLINE size_t skv_first_seen(const snapkv_layer *layer, size_t t) {
+    if (layer->chunk) {
+        return t - t % layer->chunk;
+    }
+    return layer->span && layer->span <= t ? t - layer->span + 1 : 0;
+}
+
+/* The position that a row of the keys holds. */
+SKV_INLINE int32_t skv_position(const snapkv_layer *layer, size_t row) {
+    return layer->key_positions ? layer->key_positions[row] : (int32_t)row;
+}
+
+/* The first row whose position is not below one; length where there is none. */
+SKV_NOINLINE size_t skv_row_from(const snapkv_layer *layer, size_t position) {
+    size_t low = 0, high = layer->length;
+    if (!layer->key_positions) {
+        return skv_size_min(position, high);
+    }
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if ((size_t)layer->key_positions[middle] < position) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* Sizes of a scan. first_tile is a lower bound as long as no positions are read. */
+SKV_NOINLINE skv_scan skv_make_scan(const snapkv_layer *layer, size_t n_heads, size_t n_queries,
+                                    size_t n_votes, int by_max) {
+    skv_scan scan;
+    const int is_tail = !layer->query_positions && !layer->key_positions;
+    memset(&scan, 0, sizeof scan);
+    scan.layer = layer;
+    scan.n_heads = n_heads;
+    scan.n_queries = n_queries;
+    scan.n_lanes = skv_round_up(n_queries, SKV_BLOCK);
+    scan.n_votes = n_votes;
+    scan.by_max = by_max;
+    scan.first_tile = is_tail && n_queries <= layer->length
+                          ? skv_first_seen(layer, layer->length - n_queries) / SKV_TILE
+                          : 0;
+    scan.end_tile = skv_tiles(layer->length);
+    return scan;
+}
+
+/* Bytes of a workspace: the smallest, and that in which all weights are kept. */
+SKV_INLINE size_t skv_scan_min(skv_scan scan) {
+    return skv_size_add(skv_lay_out(&scan, NULL), SKV_ALIGN - sizeof(float));
+}
+
+SKV_INLINE size_t skv_scan_size(skv_scan scan) {
+    const size_t tiles = skv_tiles(scan.n_votes);
+    const size_t kept = tiles > scan.first_tile ? tiles - scan.first_tile : 0;
+    const size_t floats = skv_size_mul(kept, skv_size_mul(scan.n_heads, skv_stored_floats(&scan)));
+    return skv_size_add(skv_scan_min(scan), skv_size_mul(floats, sizeof(float)));
+}
+
+/* Which rows each query sees, and so which tiles the scan visits. positions NULL: the queries are
+ * the last of the rows. */
+SKV_NOINLINE void skv_place_queries(skv_scan *scan, const int32_t *positions) {
+    const snapkv_layer *layer = scan->layer;
+    for (size_t i = 0; i < scan->n_lanes; i++) {
+        scan->position[i] = scan->first[i] = 0;
+        scan->last[i] = -1;
+        if (i < scan->n_queries) {
+            const int32_t t = positions ? positions[i]
+                                        : skv_position(layer, layer->length - scan->n_queries + i);
+            scan->position[i] = t;
+            scan->first[i] = (int32_t)skv_row_from(layer, skv_first_seen(layer, (size_t)t));
+            scan->last[i] = (int32_t)skv_row_from(layer, (size_t)t + 1) - 1;
+        }
+    }
+    /* Positions ascend, and so do the ends of what is seen. */
+    scan->end_tile = skv_tiles((size_t)(scan->last[scan->n_queries - 1] + 1));
+    scan->first_tile = skv_size_min((size_t)scan->first[0] / SKV_TILE, scan->end_tile);
+}
+
+/* Lays a scan out in a workspace of at least skv_scan_min(). */
+SKV_NOINLINE void skv_start_scan(skv_scan *scan, size_t first_head, const int32_t *positions,
+                                 void *workspace, size_t workspace_size) {
+    const size_t off = (uintptr_t)workspace % SKV_ALIGN, pad = off ? SKV_ALIGN - off : 0;
+    const size_t fixed = skv_lay_out(scan, (char *)workspace + pad);
+    const size_t tile_bytes = scan->n_heads * skv_stored_floats(scan) * sizeof(float);
+    scan->first_head = first_head;
+    skv_place_queries(scan, positions);
+    const size_t wanted = skv_size_min(skv_tiles(scan->n_votes), scan->end_tile);
+    scan->n_stored = wanted > scan->first_tile ? wanted - scan->first_tile : 0;
+    scan->n_stored = skv_size_min(scan->n_stored, (workspace_size - pad - fixed) / tile_bytes);
 }
 
 /* Reads the queries of the scan's heads, scales them, and turns them so that lanes are queries.
- * rows holds head first_row_head and those behind it; row 0 is position first_position. */
-SKV_NOINLINE void skv_pack_queries(skv_scan *scan, const snapkv_rows *rows, size_t first_row_head,
-                                   size_t first_position) {
+ * rows holds head first_row_head and those behind it. */
+SKV_NOINLINE void skv_pack_queries(skv_scan *scan, const snapkv_rows *rows,
+                                   size_t first_row_head) {
     const snapkv_layer *layer = scan->layer;
-    const size_t head_dim = layer->head_dim, n_lanes = scan->plan.n_lanes;
+    const size_t head_dim = layer->head_dim, n_lanes = scan->n_lanes;
     const float scale = layer->scale != 0.0f ? layer->scale : 1.0f / SKV_SQRTF((float)head_dim);
     float *row = scan->key_rows; /* free until the first tile */
-    memset(scan->queries, 0, scan->plan.n_heads * n_lanes * head_dim * sizeof(float));
-    for (size_t head = 0; head < scan->plan.n_heads; head++) {
+    memset(scan->queries, 0, scan->n_heads * n_lanes * head_dim * sizeof(float));
+    for (size_t head = 0; head < scan->n_heads; head++) {
         float *out = scan->queries + head * n_lanes * head_dim;
-        for (size_t i = 0; i < scan->plan.n_queries; i++) {
+        for (size_t i = 0; i < scan->n_queries; i++) {
             float *lane = out + i / SKV_BLOCK * SKV_BLOCK * head_dim + i % SKV_BLOCK;
-            skv_decode_row(rows, skv_row(rows, first_row_head + head, i), head_dim, row);
+            skv_decode_row(rows, first_row_head + head, i, head_dim, row);
             for (size_t d = 0; d < head_dim; d++) {
                 lane[d * SKV_BLOCK] = row[d] * scale;
             }
         }
     }
-    for (size_t i = 0; i < n_lanes; i++) {
-        const size_t t = first_position + i;
-        int32_t position = -1;
-        int32_t first = 0;
-        if (i < scan->plan.n_queries) {
-            position = (int32_t)t;
-            first = layer->span && layer->span <= t ? (int32_t)(t - layer->span + 1) : 0;
-        }
-        memcpy(scan->position + i, &position, sizeof position);
-        memcpy(scan->first + i, &first, sizeof first);
-    }
-    for (size_t i = 0; i < scan->plan.n_heads * n_lanes; i++) {
+    for (size_t i = 0; i < scan->n_heads * n_lanes; i++) {
         scan->running_max[i] = SKV_LOWEST;
         scan->running_sum[i] = 0.0f;
     }
@@ -1182,7 +1463,7 @@ SKV_NOINLINE void skv_dot_one(const skv_dot *dot) {
 typedef struct skv_keys {
     const char *rows;
     size_t stride; /* bytes */
-    size_t first;  /* position */
+    size_t first;  /* row of the view */
     size_t count;
     size_t kv_head;
     size_t ahead; /* how many keys on to prefetch */
@@ -1209,8 +1490,8 @@ static inline skv_keys skv_load_keys(const skv_scan *scan, size_t tile) {
     }
     const size_t pitch = skv_round_up(layer->head_dim, SKV_BLOCK);
     for (size_t k = 0; k < keys.count; k++) {
-        const char *row = skv_row(rows, keys.kv_head, keys.first + k);
-        skv_decode_row(rows, row, layer->head_dim, scan->key_rows + k * pitch);
+        skv_decode_row(rows, keys.kv_head, keys.first + k, layer->head_dim,
+                       scan->key_rows + k * pitch);
     }
     keys.rows = (const char *)scan->key_rows;
     keys.stride = pitch * sizeof(float);
@@ -1222,8 +1503,8 @@ static inline skv_keys skv_load_keys(const skv_scan *scan, size_t tile) {
 static inline void skv_logits(const skv_scan *scan, size_t head, const skv_keys *keys,
                               float *logits) {
     const snapkv_layer *layer = scan->layer;
-    const size_t head_dim = layer->head_dim, n_lanes = scan->plan.n_lanes;
-    const size_t n_vecs = (scan->plan.n_queries + SKV_LANES - 1) / SKV_LANES;
+    const size_t head_dim = layer->head_dim, n_lanes = scan->n_lanes;
+    const size_t n_vecs = (scan->n_queries + SKV_LANES - 1) / SKV_LANES;
     const float *packed = scan->queries + head * n_lanes * head_dim;
     skv_dot dot;
     dot.ahead_step = skv_element_bytes(layer->keys.dtype) * SKV_BLOCK;
@@ -1258,11 +1539,11 @@ static inline void skv_logits(const skv_scan *scan, size_t head, const skv_keys 
 
 /* ---- Softmax --------------------------------------------------------------------------------- */
 
-/* Which lanes see key k of a tile: first <= j <= position. Rows behind the last key nobody sees:
- * they lie before every first. */
+/* Which lanes see key k of a tile: first <= j <= last. What a tile has room for behind the last key
+ * no lane sees: -1 lies before every first. */
 SKV_INLINE skv_int skv_visible(const skv_scan *scan, const skv_keys *keys, size_t lane, size_t k) {
     const skv_int j = skv_int_set1(k < keys->count ? (int32_t)(keys->first + k) : -1);
-    const skv_int late = skv_int_gt(j, skv_int_load(scan->position + lane));
+    const skv_int late = skv_int_gt(j, skv_int_load(scan->last + lane));
     const skv_int early = skv_int_gt(skv_int_load(scan->first + lane), j);
     return skv_int_and(skv_int_xor(late, skv_int_set1(-1)), skv_int_xor(early, skv_int_set1(-1)));
 }
@@ -1277,7 +1558,7 @@ SKV_NOINLINE skv_int skv_shape_logits(const skv_scan *scan, size_t head, const s
     const skv_vec slope = skv_set1(slopes ? slopes[scan->first_head + head] : 0.0f);
     skv_int worst = skv_int_set1(0);
     for (size_t k = 0; k < SKV_TILE; k++) {
-        float *p = logits + k * scan->plan.n_lanes;
+        float *p = logits + k * scan->n_lanes;
         const skv_int seen = skv_visible(scan, keys, lane, k);
         skv_vec logit = skv_load(p);
         worst = skv_int_max(worst, skv_int_and(skv_magnitude(logit), seen));
@@ -1285,7 +1566,8 @@ SKV_NOINLINE skv_int skv_shape_logits(const skv_scan *scan, size_t head, const s
             logit = skv_mul(cap, skv_tanh(skv_div(logit, cap)));
         }
         if (slopes) {
-            const skv_int distance = skv_int_sub(skv_int_set1((int32_t)(keys->first + k)),
+            const size_t row = keys->first + skv_size_min(k, keys->count - 1);
+            const skv_int distance = skv_int_sub(skv_int_set1(skv_position(layer, row)),
                                                  skv_int_load(scan->position + lane));
             logit = skv_fma(slope, skv_to_float(distance), logit);
         }
@@ -1301,7 +1583,7 @@ SKV_NOINLINE skv_int skv_shape_logits(const skv_scan *scan, size_t head, const s
 SKV_INLINE skv_int skv_softmax_lanes(const skv_scan *scan, size_t head, const skv_keys *keys,
                                      size_t lane, float *tile, float *running_max,
                                      float *running_sum, const int is_shaped) {
-    const size_t n_lanes = scan->plan.n_lanes;
+    const size_t n_lanes = scan->n_lanes;
     const skv_vec old = skv_load(running_max);
     skv_vec peak = old, sum = skv_set1(0.0f);
     skv_int worst = skv_int_set1(0);
@@ -1341,12 +1623,10 @@ SKV_INLINE skv_int skv_softmax_lanes(const skv_scan *scan, size_t head, const sk
 static inline int skv_softmax_tile(const skv_scan *scan, size_t head, const skv_keys *keys,
                                    float *tile, float *running_max, float *running_sum) {
     const snapkv_layer *layer = scan->layer;
-    const size_t n_queries = scan->plan.n_queries;
-    int32_t first_query, last_first;
-    memcpy(&first_query, scan->position, sizeof first_query);
-    memcpy(&last_first, scan->first + n_queries - 1, sizeof last_first);
-    const int is_masked = keys->count < SKV_TILE || keys->first < (size_t)last_first ||
-                          keys->first + SKV_TILE > (size_t)first_query + 1;
+    const size_t n_queries = scan->n_queries;
+    const size_t first = (size_t)scan->first[n_queries - 1], end = (size_t)(scan->last[0] + 1);
+    const int is_masked =
+        keys->count < SKV_TILE || keys->first < first || keys->first + SKV_TILE > end;
     const int is_shaped = is_masked || layer->softcap != 0.0f || layer->alibi_slopes != NULL;
     skv_int worst = skv_int_set1(0);
     for (size_t lane = 0; lane < n_queries; lane += SKV_LANES) {
@@ -1361,30 +1641,28 @@ static inline int skv_softmax_tile(const skv_scan *scan, size_t head, const skv_
 /* The first pass: the softmax statistics of every head, and the weights of as many tiles as the
  * workspace keeps. */
 SKV_NOINLINE snapkv_status skv_scan_keys(skv_scan *scan) {
-    const skv_plan *plan = &scan->plan;
-    const size_t n_tiles = skv_round_up(scan->layer->length, SKV_TILE) / SKV_TILE;
     int not_finite = 0;
-    for (size_t tile = plan->first_tile; tile < n_tiles; tile++) {
+    for (size_t tile = scan->first_tile; tile < scan->end_tile; tile++) {
         const skv_keys keys = skv_load_keys(scan, tile);
-        const int keep = tile - plan->first_tile < scan->n_stored;
-        for (size_t head = 0; head < plan->n_heads; head++) {
+        const int keep = tile - scan->first_tile < scan->n_stored;
+        for (size_t head = 0; head < scan->n_heads; head++) {
             float *weights = keep ? skv_stored_tile(scan, tile, head) : scan->tile;
-            float *peak = scan->running_max + head * plan->n_lanes;
-            float *sum = scan->running_sum + head * plan->n_lanes;
+            float *peak = scan->running_max + head * scan->n_lanes;
+            float *sum = scan->running_sum + head * scan->n_lanes;
             skv_logits(scan, head, &keys, weights);
             not_finite |= skv_softmax_tile(scan, head, &keys, weights, peak, sum);
             if (keep) {
-                memcpy(weights + SKV_TILE * plan->n_lanes, peak, plan->n_lanes * sizeof(float));
+                memcpy(weights + SKV_TILE * scan->n_lanes, peak, scan->n_lanes * sizeof(float));
             }
         }
     }
-    for (size_t head = 0; head < plan->n_heads; head++) {
-        float *peak = scan->running_max + head * plan->n_lanes;
-        float *sum = scan->running_sum + head * plan->n_lanes;
+    for (size_t head = 0; head < scan->n_heads; head++) {
+        float *peak = scan->running_max + head * scan->n_lanes;
+        float *sum = scan->running_sum + head * scan->n_lanes;
         const float *sinks = scan->layer->sink_logits;
         if (sinks) {
             const skv_vec sink = skv_set1(sinks[scan->first_head + head]);
-            for (size_t lane = 0; lane < plan->n_queries; lane += SKV_LANES) {
+            for (size_t lane = 0; lane < scan->n_queries; lane += SKV_LANES) {
                 const skv_vec old = skv_load(peak + lane);
                 const skv_vec all = skv_max(sink, old);
                 skv_store(peak + lane, all);
@@ -1392,7 +1670,7 @@ SKV_NOINLINE snapkv_status skv_scan_keys(skv_scan *scan) {
                                               skv_exp(skv_sub(sink, all))));
             }
         }
-        for (size_t lane = plan->n_queries; lane < plan->n_lanes; lane++) {
+        for (size_t lane = scan->n_queries; lane < scan->n_lanes; lane++) {
             sum[lane] = 0.0f; /* unused lanes weigh nothing */
         }
     }
@@ -1401,22 +1679,54 @@ SKV_NOINLINE snapkv_status skv_scan_keys(skv_scan *scan) {
 
 /* ---- Votes ----------------------------------------------------------------------------------- */
 
-/* The last pass of one head: the weights of each key, brought to the final maximum and divided by
- * the sum, added over the queries. Tiles that were not kept are computed again. */
-SKV_NOINLINE void skv_sum_votes(skv_scan *scan, size_t head, float *votes) {
-    const skv_plan *plan = &scan->plan;
-    const size_t n_lanes = plan->n_lanes;
-    const size_t n_vecs = (plan->n_queries + SKV_LANES - 1) / SKV_LANES;
+/* The votes of `count` keys of a tile from their weights, brought to the final maximum and divided
+ * by the sum: added over the queries, and the largest. by_max is a constant. */
+SKV_INLINE void skv_add_weights(const skv_scan *scan, const float *weights, size_t count,
+                                float *votes, float *sums, const int by_max) {
+    const size_t n_lanes = scan->n_lanes;
+    const size_t n_vecs = (scan->n_queries + SKV_LANES - 1) / SKV_LANES;
+    for (size_t k = 0; k < count; k++) {
+        skv_vec sum[SKV_PARTS], peak[SKV_PARTS];
+        SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
+            sum[i] = peak[i] = skv_set1(0.0f);
+        }
+        for (size_t v = 0; v < n_vecs; v += SKV_PARTS) {
+            SKV_UNROLL for (size_t i = 0; i < SKV_PARTS; i++) {
+                if (v + i < n_vecs) {
+                    const size_t lane = (v + i) * SKV_LANES;
+                    const skv_vec weight = skv_load(weights + k * n_lanes + lane);
+                    const skv_vec factor = skv_load(scan->factors + lane);
+                    sum[i] = skv_fma(weight, factor, sum[i]);
+                    if (by_max) {
+                        peak[i] = skv_max(skv_mul(weight, factor), peak[i]);
+                    }
+                }
+            }
+        }
+        sums[k] = skv_sum_block(sum);
+        if (by_max) {
+            votes[k] = skv_max_block(peak);
+        }
+    }
+}
+
+/* The last pass of one head. Tiles that were not kept are computed again. */
+SKV_NOINLINE void skv_sum_votes(skv_scan *scan, size_t head, float *votes, float *sums) {
+    const size_t n_lanes = scan->n_lanes, n_votes = scan->n_votes;
     const float *final_max = scan->running_max + head * n_lanes;
     const float *final_sum = scan->running_sum + head * n_lanes;
-    memset(votes, 0, skv_size_min(plan->first_tile * SKV_TILE, plan->n_votes) * sizeof(float));
+    const size_t end_tile = skv_size_min(skv_tiles(n_votes), scan->end_tile);
     for (size_t i = 0; i < n_lanes; i++) {
         scan->replay_max[i] = SKV_LOWEST;
         scan->replay_sum[i] = 0.0f;
     }
-    for (size_t tile = plan->first_tile; tile < plan->vote_tiles; tile++) {
+    if (scan->first_tile > 0 || end_tile < skv_tiles(n_votes)) { /* what no query sees */
+        memset(votes, 0, n_votes * sizeof(float));
+        memset(sums, 0, n_votes * sizeof(float));
+    }
+    for (size_t tile = scan->first_tile; tile < end_tile; tile++) {
         const float *weights = scan->tile;
-        if (tile - plan->first_tile < scan->n_stored) {
+        if (tile - scan->first_tile < scan->n_stored) {
             weights = skv_stored_tile(scan, tile, head);
             memcpy(scan->replay_max, weights + SKV_TILE * n_lanes, n_lanes * sizeof(float));
         } else {
@@ -1424,8 +1734,7 @@ SKV_NOINLINE void skv_sum_votes(skv_scan *scan, size_t head, float *votes) {
             skv_logits(scan, head, &keys, scan->tile);
             skv_softmax_tile(scan, head, &keys, scan->tile, scan->replay_max, scan->replay_sum);
         }
-        for (size_t v = 0; v < n_vecs; v++) {
-            const size_t lane = v * SKV_LANES;
+        for (size_t lane = 0; lane < scan->n_queries; lane += SKV_LANES) {
             const skv_vec sum = skv_load(final_sum + lane);
             const skv_vec decay = skv_exp(skv_sub(skv_load(scan->replay_max + lane),
                                                   skv_load(final_max + lane)));
@@ -1435,23 +1744,11 @@ SKV_NOINLINE void skv_sum_votes(skv_scan *scan, size_t head, float *votes) {
             skv_store(scan->factors + lane,
                       skv_blend(used, skv_div(decay, divisor), skv_set1(0.0f)));
         }
-        const size_t first = tile * SKV_TILE;
-        const size_t count = skv_size_min(plan->n_votes - first, SKV_TILE);
-        for (size_t k = 0; k < count; k++) {
-            skv_vec parts[SKV_PARTS];
-            SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
-                parts[i] = skv_set1(0.0f);
-            }
-            for (size_t v = 0; v < n_vecs; v += SKV_PARTS) {
-                SKV_UNROLL for (size_t i = 0; i < SKV_PARTS; i++) {
-                    if (v + i < n_vecs) {
-                        const size_t lane = (v + i) * SKV_LANES;
-                        parts[i] = skv_fma(skv_load(weights + k * n_lanes + lane),
-                                           skv_load(scan->factors + lane), parts[i]);
-                    }
-                }
-            }
-            votes[first + k] = skv_sum_block(parts);
+        const size_t first = tile * SKV_TILE, count = skv_size_min(n_votes - first, SKV_TILE);
+        if (scan->by_max) {
+            skv_add_weights(scan, weights, count, votes + first, sums + first, 1);
+        } else {
+            skv_add_weights(scan, weights, count, votes + first, sums + first, 0);
         }
     }
 }
@@ -1500,14 +1797,14 @@ SKV_INLINE void skv_store_inside(float *out, size_t n, size_t j, skv_vec a) {
     }
 }
 
-/* Pools the votes of a query head into the scores of its set, and adds them to the set's total. */
+/* Pools the votes of a query head into the scores of its set, and adds its sums to the total. */
 SKV_NOINLINE void skv_add_head(const skv_scan *scan, const snapkv_config *config, int is_first) {
-    const float *votes = scan->votes;
+    const float *votes = scan->votes, *sums = scan->sums;
     float *scores = scan->scores, *total = scan->total_votes;
-    const size_t n = scan->plan.n_votes;
+    const size_t n = scan->n_votes;
     for (size_t j = 0; j < n; j += SKV_LANES) {
         skv_vec pooled = skv_pool_lanes(votes, n, config->kernel_size, config->pooling, j);
-        skv_vec sum = skv_load_inside(votes, n, (ptrdiff_t)j, 0.0f);
+        skv_vec sum = skv_load_inside(sums, n, (ptrdiff_t)j, 0.0f);
         if (!is_first) {
             const skv_vec score = skv_load_inside(scores, n, (ptrdiff_t)j, 0.0f);
             pooled = config->reduce == SNAPKV_REDUCE_MAX ? skv_max(pooled, score)
@@ -1519,36 +1816,49 @@ SKV_NOINLINE void skv_add_head(const skv_scan *scan, const snapkv_config *config
     }
 }
 
-/* The sum of n votes, in runs of SKV_TILE vectors of SKV_BLOCK lanes, each by one tree. */
-SKV_NOINLINE float skv_sum(const float *votes, size_t n) {
-    float sum = 0.0f;
-    for (size_t j = 0; j < n;) {
-        const size_t end = j + skv_size_min(n - j, SKV_TILE * SKV_BLOCK);
-        skv_vec parts[SKV_PARTS];
-        SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
-            parts[i] = skv_set1(0.0f);
-        }
-        for (; j < end; j += SKV_BLOCK) {
-            SKV_UNROLL for (size_t i = 0; i < SKV_PARTS; i++) {
-                const ptrdiff_t p = (ptrdiff_t)(j + i * SKV_LANES);
-                parts[i] = skv_add(parts[i], skv_load_inside(votes, n, p, 0.0f));
-            }
-        }
-        sum += skv_sum_block(parts);
-    }
-    return sum;
-}
+enum {
+    SKV_RUN = SKV_TILE * SKV_BLOCK, /* votes that are added by one tree */
+    SKV_MARKED = 10 * SKV_RUN       /* positions marked at a time: 960 bytes of stack */
+};
 
 /* The share of n_rows attention rows that is left when only `kept` stays: what the others hold is
- * subtracted, so that sinks, the window and rounding count as kept. Clears the kept votes. */
-SKV_NOINLINE float skv_kept_share(float *votes, size_t n, const int32_t *kept, size_t n_kept,
+ * subtracted, so that sinks, the recent positions and rounding count as kept. */
+SKV_NOINLINE float skv_kept_share(const float *votes, size_t n, const int32_t *kept, size_t n_kept,
                                   float n_rows) {
-    for (size_t i = 0; i < n_kept; i++) {
-        if ((size_t)kept[i] < n) {
-            votes[kept[i]] = 0.0f;
+    float dropped = 0.0f;
+    for (size_t start = 0; start < n; start += SKV_MARKED) {
+        uint16_t marks[SKV_MARKED / SKV_BLOCK];
+        memset(marks, 0, sizeof marks);
+        for (size_t i = 0; i < n_kept; i++) {
+            const size_t p = (size_t)kept[i];
+            if (p >= start && p - start < SKV_MARKED) {
+                marks[(p - start) / SKV_BLOCK] |= (uint16_t)(1u << (p - start) % SKV_BLOCK);
+            }
+        }
+        for (size_t run = start; run < skv_size_min(n, start + SKV_MARKED); run += SKV_RUN) {
+            const size_t end = run + skv_size_min(n - run, SKV_RUN);
+            skv_vec parts[SKV_PARTS];
+            SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
+                parts[i] = skv_set1(0.0f);
+            }
+            for (size_t j = run; j < end; j += SKV_BLOCK) {
+                const unsigned marked = marks[(j - start) / SKV_BLOCK];
+                float rest[SKV_BLOCK];
+                const float *block = votes + j;
+                if (marked || n - j < SKV_BLOCK) {
+                    for (size_t i = 0; i < SKV_BLOCK; i++) {
+                        rest[i] = i < n - j && !(marked >> i & 1) ? votes[j + i] : 0.0f;
+                    }
+                    block = rest;
+                }
+                SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
+                    parts[i] = skv_add(parts[i], skv_load(block + i * SKV_LANES));
+                }
+            }
+            dropped += skv_sum_block(parts);
         }
     }
-    const float share = 1.0f - skv_sum(votes, n) / n_rows;
+    const float share = 1.0f - dropped / n_rows;
     return share < 0.0f ? 0.0f : share;
 }
 
@@ -1616,10 +1926,10 @@ typedef struct skv_range {
     size_t rest;
 } skv_range;
 
-/* Narrows a range to one code, or to one whose scores are all among the first. Each round counts
- * the codes in question in 512 equal bins and goes on with the bin that holds the one searched: at
- * most 4 rounds for 32 bits. Out of line, so that its bins stand on the stack once. */
-SKV_NOINLINE skv_range skv_narrow(const float *scores, size_t n, skv_range range) {
+/* Narrows a range until it is one code, or until all its scores are among the first. Each round
+ * counts the codes in question in 512 equal bins and goes on with the bin that holds the one
+ * searched: at most 4 rounds for 32 bits. */
+SKV_WRAPS SKV_NOINLINE skv_range skv_narrow(const float *scores, size_t n, skv_range range) {
     while (range.low < range.high) {
         uint32_t count[SKV_BINS];
         const uint32_t low = (uint32_t)range.low, width = (uint32_t)range.high - low;
@@ -1652,6 +1962,31 @@ SKV_NOINLINE skv_range skv_narrow(const float *scores, size_t n, skv_range range
     return range;
 }
 
+/* Counts the codes of n scores above `high` and from `low` up. */
+SKV_NOINLINE void skv_count_codes(const float *scores, size_t n, int32_t low, int32_t high,
+                                  size_t *above, size_t *not_below) {
+    const skv_int over = skv_int_set1(high), under = skv_int_set1(low - 1);
+    skv_int n_over = skv_int_set1(0), n_under = n_over; /* counted down: a mask lane is -1 */
+    const size_t whole = n - n % SKV_LANES;
+    for (size_t j = 0; j < whole; j += SKV_LANES) {
+        const skv_int code = skv_code_from(skv_load(scores + j), low);
+        n_over = skv_int_add(n_over, skv_int_gt(code, over));
+        n_under = skv_int_add(n_under, skv_int_gt(code, under));
+    }
+    int32_t lanes[2][SKV_LANES];
+    skv_int_store(lanes[0], n_over);
+    skv_int_store(lanes[1], n_under);
+    *above = *not_below = 0;
+    for (int i = 0; i < SKV_LANES; i++) {
+        *above += (size_t)-lanes[0][i];
+        *not_below += (size_t)-lanes[1][i];
+    }
+    for (size_t j = whole; j < n; j++) {
+        *above += skv_code_at(scores, j) > high;
+        *not_below += skv_code_at(scores, j) >= low;
+    }
+}
+
 /* Guesses a narrower range from every (n / 1024)-th score, and takes what one count over all scores
  * confirms: the one searched lies above the guess, inside or below. Usually a few thousand scores
  * are left, which the rounds above find among the others 32 at a time. */
@@ -1671,26 +2006,8 @@ SKV_NOINLINE skv_range skv_guess(const float *scores, size_t n, skv_range range)
     bottom.rest = skv_size_min(rank + slack, SKV_SAMPLES);
     const int32_t high = skv_narrow(sample, SKV_SAMPLES, top).high;
     const int32_t low = skv_narrow(sample, SKV_SAMPLES, bottom).low;
-    const skv_int over = skv_int_set1(high), under = skv_int_set1(low - 1);
-    skv_int n_over = skv_int_set1(0), n_under = n_over; /* counted down: a mask lane is -1 */
-    const size_t whole = n - n % SKV_LANES;
-    for (size_t j = 0; j < whole; j += SKV_LANES) {
-        const skv_int code = skv_code_from(skv_load(scores + j), low);
-        n_over = skv_int_add(n_over, skv_int_gt(code, over));
-        n_under = skv_int_add(n_under, skv_int_gt(code, under));
-    }
-    int32_t lanes[2][SKV_LANES];
-    size_t above = 0, not_below = 0;
-    skv_int_store(lanes[0], n_over);
-    skv_int_store(lanes[1], n_under);
-    for (int i = 0; i < SKV_LANES; i++) {
-        above -= (size_t)lanes[0][i];
-        not_below -= (size_t)lanes[1][i];
-    }
-    for (size_t j = whole; j < n; j++) {
-        above += skv_code_at(scores, j) > high;
-        not_below += skv_code_at(scores, j) >= low;
-    }
+    size_t above, not_below;
+    skv_count_codes(scores, n, low, high, &above, &not_below);
     if (range.rest <= above) {
         range.low = high + 1;
     } else if (range.rest <= not_below) {
@@ -1749,7 +2066,8 @@ SKV_NOINLINE void skv_pick_top(const float *scores, size_t n, size_t k, snapkv_o
         range = skv_guess(scores, n, range);
     }
     range = skv_narrow(scores, n, range);
-    /* All from range.low up, but where that is one code, of its scores only the first. */
+    /* Every code from range.low up is kept. Where the range is one code, scores tie there, and only
+     * the first range.rest of them are kept. */
     size_t n_found = 0, n_tied = range.low < range.high ? n : range.rest;
     for (size_t j = 0; n_found < k; j += SKV_GROUP) {
         uint32_t found = skv_codes_in(scores, n, j, range.low, 0x7F7FFFFF);
@@ -1770,6 +2088,132 @@ SKV_NOINLINE void skv_pick_top(const float *scores, size_t n, size_t k, snapkv_o
     }
 }
 
+/* ---- One budget for many lists ---------------------------------------------------------------- */
+
+/* What the lists keep together where every code from a threshold up survives, and of each list at
+ * least its `least` best. The higher the threshold, the less; the budget is met at the highest that
+ * reaches it. */
+typedef struct skv_shares {
+    const snapkv_list *lists;
+    size_t n_lists, least;
+} skv_shares;
+
+/* What a list keeps of which `above` codes survive. */
+SKV_INLINE size_t skv_share(const skv_shares *shares, size_t list, size_t above) {
+    const size_t least = skv_size_min(shares->least, shares->lists[list].n);
+    return above < least ? least : above;
+}
+
+/* Counts the codes of a list above `high`, and those of low .. high in bins of 2^shift. Only every
+ * step-th score is looked at. */
+SKV_WRAPS SKV_NOINLINE size_t skv_fill_bins(const snapkv_list *list, size_t step, int32_t low,
+                                            int32_t high, int shift, uint32_t count[SKV_BINS]) {
+    const float *scores = list->scores;
+    size_t above = 0, not_below;
+    memset(count, 0, SKV_BINS * sizeof *count);
+    if (step == 1) {
+        skv_count_codes(scores, list->n, low, high, &above, &not_below);
+        for (size_t j = 0; above < not_below && j < list->n; j += SKV_GROUP) {
+            uint32_t found = skv_codes_in(scores, list->n, j, low, high);
+            for (; found; found &= found - 1) {
+                const int32_t code = skv_code_at(scores, j + SKV_LOWEST_BIT(found));
+                count[((uint32_t)code - (uint32_t)low) >> shift]++;
+            }
+        }
+        return above;
+    }
+    for (size_t j = step / 2; j < list->n; j += step) {
+        const int32_t code = skv_code_at(scores, j);
+        if (code > high) {
+            above++;
+        } else if (code >= low) {
+            count[((uint32_t)code - (uint32_t)low) >> shift]++;
+        }
+    }
+    return above;
+}
+
+/* The highest threshold in low .. high at which the shares reach the budget; low where none does.
+ * Rounds of 512 bins, as in skv_narrow. With a step above 1 it is a guess. */
+SKV_WRAPS SKV_NOINLINE int32_t skv_find_threshold(const skv_shares *shares, size_t step,
+                                                  size_t budget, int32_t low, int32_t high) {
+    while (low < high) {
+        uint32_t count[SKV_BINS];
+        size_t reached[SKV_BINS];
+        const uint32_t width = (uint32_t)high - (uint32_t)low;
+        int shift = 0;
+        while (width >> shift >= SKV_BINS) {
+            shift++;
+        }
+        const uint32_t n_bins = (width >> shift) + 1;
+        memset(reached, 0, sizeof reached);
+        for (size_t list = 0; list < shares->n_lists; list++) {
+            size_t above = skv_fill_bins(&shares->lists[list], step, low, high, shift, count);
+            for (uint32_t bin = n_bins; bin-- > 0;) {
+                above += count[bin];
+                reached[bin] += skv_share(shares, list, above * step);
+            }
+        }
+        uint32_t bin = n_bins - 1;
+        while (bin > 0 && reached[bin] < budget) {
+            bin--;
+        }
+        const uint32_t bin_low = (uint32_t)low + (bin << shift);
+        const uint32_t bin_width = ((uint32_t)1 << shift) - 1;
+        if ((uint32_t)high - bin_low > bin_width) {
+            high = (int32_t)(bin_low + bin_width);
+        }
+        low = (int32_t)bin_low;
+        if (reached[bin] == budget) {
+            break;
+        }
+    }
+    return low;
+}
+
+/* What all lists keep where every code from `low` up survives, and where every one above high. */
+SKV_NOINLINE void skv_add_shares(const skv_shares *shares, int32_t low, int32_t high,
+                                 size_t *above, size_t *not_below) {
+    *above = *not_below = 0;
+    for (size_t list = 0; list < shares->n_lists; list++) {
+        size_t list_above, list_not_below;
+        skv_count_codes(shares->lists[list].scores, shares->lists[list].n, low, high, &list_above,
+                        &list_not_below);
+        *above += skv_share(shares, list, list_above);
+        *not_below += skv_share(shares, list, list_not_below);
+    }
+}
+
+enum { SKV_SHARE_SAMPLES = 1 << 15 }; /* of all lists together, for the guess */
+
+/* The threshold of a budget. As in skv_guess a sample first says where it is to be looked for, and
+ * one count over all scores whether that is right. */
+SKV_NOINLINE int32_t skv_share_threshold(const skv_shares *shares, size_t n_scores,
+                                         size_t budget) {
+    int32_t low = -0x7F7FFFFF, high = 0x7F7FFFFF;
+    const size_t step = n_scores / SKV_SHARE_SAMPLES;
+    if (step >= 4) {
+        const size_t rank = budget / step;
+        size_t slack = SKV_SLACK, above, not_below;
+        while (slack * slack < SKV_SLACK * SKV_SLACK * rank) {
+            slack++;
+        }
+        const size_t less = budget > slack * step ? budget - slack * step : 1;
+        const int32_t top = skv_find_threshold(shares, step, less, low, high);
+        const int32_t bottom = skv_find_threshold(shares, step, budget + slack * step, low, top);
+        skv_add_shares(shares, bottom, top, &above, &not_below);
+        if (above >= budget) {
+            low = top + 1;
+        } else if (not_below >= budget) {
+            low = bottom;
+            high = top;
+        } else {
+            high = bottom - 1;
+        }
+    }
+    return skv_find_threshold(shares, 1, budget, low, high);
+}
+
 /* ---- Gather ---------------------------------------------------------------------------------- */
 
 /* Scattered rows come from memory: asking for them 16 rows ahead took 8 heads of 1024 rows of 512
@@ -1777,15 +2221,19 @@ SKV_NOINLINE void skv_pick_top(const float *scores, size_t n, size_t k, snapkv_o
  * rows the processor finds by itself. */
 enum { SKV_ROWS_AHEAD = 16, SKV_BYTES_AHEAD = 1024 };
 
-/* The rows that kept lists, dst_stride apart. Rows that touch in both places go in one copy. */
-SKV_NOINLINE void skv_gather(const snapkv_rows *src, size_t head, size_t bytes,
-                             const int32_t *kept, size_t n_kept, char *dst, size_t dst_stride) {
-    const int touching = !src->block_table && src->row_stride == bytes && dst_stride == bytes &&
-                         dst != skv_row(src, head, 0);
+/* Copies the rows of one head that kept lists to the slots of a head of `dst`, which begins at
+ * `data`. are_apart: no slot is memory of a row, so that rows which touch in both places may go in
+ * one copy. Else no row may be overwritten before it was read. */
+SKV_NOINLINE void skv_move_rows(const snapkv_rows *src, size_t src_head, const snapkv_rows *dst,
+                                char *data, size_t dst_head, size_t bytes, const int32_t *kept,
+                                size_t n_kept, int are_apart) {
+    const int touching = are_apart && !src->block_table && !dst->block_table &&
+                         src->row_stride == bytes && dst->row_stride == bytes;
     for (size_t i = 0; i < n_kept;) {
-        const char *row = skv_row(src, head, (size_t)kept[i]);
+        const char *row = skv_row(src, src_head, (size_t)kept[i]);
+        char *slot = data + skv_row_offset(dst, dst_head, i);
         const size_t later = skv_size_min(i + SKV_ROWS_AHEAD, n_kept - 1);
-        const char *ahead = skv_row(src, head, (size_t)kept[later]);
+        const char *ahead = skv_row(src, src_head, (size_t)kept[later]);
         for (size_t pair = 0; pair < skv_size_min(bytes, SKV_BYTES_AHEAD); pair += 128) {
             SKV_PREFETCH(ahead + pair); /* two lines: the processor takes the other */
         }
@@ -1793,8 +2241,8 @@ SKV_NOINLINE void skv_gather(const snapkv_rows *src, size_t head, size_t bytes,
         while (touching && i + run < n_kept && kept[i + run] - kept[i] == (int32_t)run) {
             run++;
         }
-        if (row != dst + i * dst_stride) { /* in place: a row that stays */
-            SNAPKV_MEMCPY(dst + i * dst_stride, row, run * bytes);
+        if (row != slot) { /* in place: a row that stays */
+            SNAPKV_MEMCPY(slot, row, run * bytes);
         }
         i += run;
     }
@@ -1831,7 +2279,65 @@ SKV_NOINLINE void skv_move_columns_4(const int32_t *kept, size_t n_kept, const c
     skv_move_columns(kept, n_kept, src, dst, 4);
 }
 
-/* ---- Validation ------------------------------------------------------------------------------ */
+/* ---- Broken rules ----------------------------------------------------------------------------- */
+
+/* A broken rule is a number: its status, the view that breaks it, which rule of that status. 0:
+ * none is. So one check serves snapkv_check, which tells the status, and snapkv_explain, which
+ * tells it all. */
+#define SKV_RULE(status, number) ((int)(status) * 256 + (number))
+
+enum { SKV_QUERIES, SKV_KEYS, SKV_VALUES, SKV_N_VIEWS };
+enum { SKV_OF_VIEW = 64 }; /* what a view's number counts for in a rule */
+
+enum {
+    SKV_CONFIG_NULL = SKV_RULE(SNAPKV_ERROR_NULL, 1),
+    SKV_LAYER_NULL,
+    SKV_DATA_NULL,
+    SKV_DECODE_NULL,
+    SKV_NO_QUERY_HEADS = SKV_RULE(SNAPKV_ERROR_SHAPE, 1),
+    SKV_NO_KV_HEADS,
+    SKV_HEADS_DONT_DIVIDE,
+    SKV_NO_LENGTH,
+    SKV_LONG_LENGTH,
+    SKV_NO_HEAD_DIM,
+    SKV_LARGE_WORKSPACE,
+    SKV_LARGE_VIEW,
+    SKV_ROW_STRIDE = SKV_RULE(SNAPKV_ERROR_STRIDE, 1),
+    SKV_HEAD_STRIDE,
+    SKV_MISALIGNED,
+    SKV_BLOCK_ROWS,
+    SKV_BLOCK_NUMBER,
+    SKV_BLOCK_STRIDE,
+    SKV_NO_WINDOW = SKV_RULE(SNAPKV_ERROR_WINDOW, 1),
+    SKV_LONG_WINDOW,
+    SKV_NO_PREFIX,
+    SKV_SMALL_CAPACITY = SKV_RULE(SNAPKV_ERROR_CAPACITY, 1),
+    SKV_NO_KERNEL = SKV_RULE(SNAPKV_ERROR_KERNEL, 1),
+    SKV_EVEN_KERNEL,
+    SKV_POOLING = SKV_RULE(SNAPKV_ERROR_OPTION, 1),
+    SKV_VOTING,
+    SKV_ORDER,
+    SKV_SHARING,
+    SKV_REDUCE,
+    SKV_DTYPE,
+    SKV_ROW_BYTES,
+    SKV_SCALE,
+    SKV_SOFTCAP,
+    SKV_SPAN_AND_CHUNK,
+    SKV_SINK_LOGITS,
+    SKV_ALIBI_SLOPES,
+    SKV_QUERY_POSITIONS = SKV_RULE(SNAPKV_ERROR_INDEX, 1),
+    SKV_KEY_POSITIONS
+};
+
+/* Returns a broken rule, or the status of one, from the function that it stands in. */
+#define SKV_OBEY(call)                                                                             \
+    do {                                                                                           \
+        const int skv_broken = (call);                                                             \
+        if (skv_broken) {                                                                          \
+            return skv_broken;                                                                     \
+        }                                                                                          \
+    } while (0)
 
 #define SKV_TRY(call)                                                                              \
     do {                                                                                           \
@@ -1840,6 +2346,99 @@ SKV_NOINLINE void skv_move_columns_4(const int32_t *kept, size_t n_kept, const c
             return skv_tried;                                                                      \
         }                                                                                          \
     } while (0)
+
+SKV_INLINE snapkv_status skv_status(int rule) {
+    return (snapkv_status)(rule / 256);
+}
+
+#define SKV_VIEW_TEXT(view, text)                                                                  \
+    ((view) == SKV_QUERIES ? "queries." text : (view) == SKV_KEYS ? "keys." text : "values." text)
+
+SKV_NOINLINE const char *skv_rule_text(int rule) {
+    const int view = rule % 256 / SKV_OF_VIEW;
+    switch (rule - view * SKV_OF_VIEW) {
+    case SKV_CONFIG_NULL:
+        return "config: NULL";
+    case SKV_LAYER_NULL:
+        return "layer: NULL";
+    case SKV_DATA_NULL:
+        return SKV_VIEW_TEXT(view, "data: NULL");
+    case SKV_DECODE_NULL:
+        return SKV_VIEW_TEXT(view, "decode: NULL for custom rows");
+    case SKV_NO_QUERY_HEADS:
+        return "layer.n_query_heads: 0";
+    case SKV_NO_KV_HEADS:
+        return "layer.n_kv_heads: 0";
+    case SKV_HEADS_DONT_DIVIDE:
+        return "layer.n_query_heads: no multiple of n_kv_heads";
+    case SKV_NO_LENGTH:
+        return "layer.length: 0";
+    case SKV_LONG_LENGTH:
+        return "layer.length: above INT32_MAX";
+    case SKV_NO_HEAD_DIM:
+        return "layer.head_dim: 0";
+    case SKV_LARGE_WORKSPACE:
+        return "config.window, layer: the workspace does not fit into memory";
+    case SKV_LARGE_VIEW:
+        return SKV_VIEW_TEXT(view, "row_stride, head_stride, block_table: beyond all memory");
+    case SKV_ROW_STRIDE:
+        return SKV_VIEW_TEXT(view, "row_stride: rows overlap");
+    case SKV_HEAD_STRIDE:
+        return SKV_VIEW_TEXT(view, "head_stride: heads overlap");
+    case SKV_MISALIGNED:
+        return SKV_VIEW_TEXT(view, "data, strides: not aligned to the element");
+    case SKV_BLOCK_ROWS:
+        return SKV_VIEW_TEXT(view, "block_rows: 0");
+    case SKV_BLOCK_NUMBER:
+        return SKV_VIEW_TEXT(view, "block_table: a negative block");
+    case SKV_BLOCK_STRIDE:
+        return SKV_VIEW_TEXT(view, "block_stride: blocks overlap");
+    case SKV_NO_WINDOW:
+        return "config.window: 0";
+    case SKV_LONG_WINDOW:
+        return "config.window: above the length, and no query_positions";
+    case SKV_NO_PREFIX:
+        return "config.n_recent: no position is left to compete";
+    case SKV_SMALL_CAPACITY:
+        return "config.capacity: not above n_sink and the recent positions";
+    case SKV_NO_KERNEL:
+        return "config.kernel_size: 0";
+    case SKV_EVEN_KERNEL:
+        return "config.kernel_size: even";
+    case SKV_POOLING:
+        return "config.pooling: unknown";
+    case SKV_VOTING:
+        return "config.voting: unknown";
+    case SKV_ORDER:
+        return "config.order: unknown";
+    case SKV_SHARING:
+        return "config.sharing: unknown";
+    case SKV_REDUCE:
+        return "config.reduce: unknown";
+    case SKV_DTYPE:
+        return SKV_VIEW_TEXT(view, "dtype: unknown");
+    case SKV_ROW_BYTES:
+        return SKV_VIEW_TEXT(view, "row_bytes: 0 for custom rows");
+    case SKV_SCALE:
+        return "layer.scale: negative or not finite";
+    case SKV_SOFTCAP:
+        return "layer.softcap: negative or not finite";
+    case SKV_SPAN_AND_CHUNK:
+        return "layer.chunk: set together with span";
+    case SKV_SINK_LOGITS:
+        return "layer.sink_logits: not finite";
+    case SKV_ALIBI_SLOPES:
+        return "layer.alibi_slopes: not finite";
+    case SKV_QUERY_POSITIONS:
+        return "layer.query_positions: negative or descending";
+    case SKV_KEY_POSITIONS:
+        return "layer.key_positions: negative or not ascending";
+    default:
+        return NULL;
+    }
+}
+
+/* ---- Validation ------------------------------------------------------------------------------ */
 
 SKV_INLINE int skv_is_finite(float x) {
     uint32_t bits;
@@ -1856,13 +2455,10 @@ SKV_INLINE int skv_is_amount(float x) {
 
 enum { SKV_HEADS_SEARCHED = 1 << 20 }; /* no cache has more; a bound on the time of a check */
 
-/* Whether two of n_heads x n_rows rows share a byte. n_rows - 1 and n_heads - 1 strides, and the
- * bytes of a row behind them, fit in size_t. */
-SKV_NOINLINE int skv_rows_overlap(size_t n_heads, size_t head_stride, size_t n_rows,
-                                  size_t row_stride, size_t bytes) {
-    if (n_rows > 1 && row_stride < bytes) {
-        return 1;
-    }
+/* Whether rows of different heads share a byte. n_rows - 1 and n_heads - 1 strides, and the bytes
+ * of a row behind them, fit in size_t; rows of one head don't overlap. */
+SKV_NOINLINE int skv_heads_overlap(size_t n_heads, size_t head_stride, size_t n_rows,
+                                   size_t row_stride, size_t bytes) {
     if (n_heads > 1 && head_stride < bytes) {
         return 1;
     }
@@ -1892,56 +2488,89 @@ SKV_INLINE size_t skv_extent(size_t n_heads, size_t head_stride, size_t n_rows, 
     return skv_size_add(skv_size_add(heads, rows), bytes);
 }
 
+/* Rows of a view that lie in one block, and the blocks that n_rows take. */
+SKV_INLINE size_t skv_rows_in_block(const snapkv_rows *rows, size_t n_rows) {
+    return rows->block_table ? skv_size_min(rows->block_rows, n_rows) : n_rows;
+}
+
+SKV_INLINE size_t skv_n_blocks(const snapkv_rows *rows, size_t n_rows) {
+    return rows->block_table ? (n_rows - 1) / rows->block_rows + 1 : 1;
+}
+
+/* The lowest and the highest block that n_rows rows lie in; both 0 where the view isn't paged. */
+SKV_NOINLINE void skv_find_blocks(const snapkv_rows *rows, size_t n_rows, int32_t *lowest,
+                                  int32_t *highest) {
+    const int32_t *table = rows->block_table;
+    *lowest = *highest = table ? table[0] : 0;
+    for (size_t i = 1; i < skv_n_blocks(rows, n_rows); i++) {
+        *lowest = table[i] < *lowest ? table[i] : *lowest;
+        *highest = table[i] > *highest ? table[i] : *highest;
+    }
+}
+
+/* The blocks of a paged view, whose rows within a block take `extent` bytes. */
+SKV_NOINLINE int skv_check_blocks(const snapkv_rows *rows, size_t n_heads, size_t n_rows,
+                                  size_t bytes, size_t extent) {
+    const size_t in_block = skv_rows_in_block(rows, n_rows);
+    const size_t head_extent = skv_extent(1, 0, in_block, rows->row_stride, bytes);
+    int32_t lowest, highest;
+    skv_find_blocks(rows, n_rows, &lowest, &highest);
+    if (lowest < 0) {
+        return SKV_BLOCK_NUMBER;
+    }
+    const size_t blocks = skv_size_mul((size_t)highest, rows->block_stride);
+    if (skv_size_add(blocks, extent) >= PTRDIFF_MAX) {
+        return SKV_LARGE_VIEW;
+    }
+    /* Heads lie inside a block, or all blocks inside a head. */
+    const int outer_heads = rows->block_stride >= head_extent && n_heads > 1 &&
+                            rows->head_stride >= skv_size_add(blocks, head_extent);
+    return highest > 0 && rows->block_stride < extent && !outer_heads ? SKV_BLOCK_STRIDE : 0;
+}
+
 /* A view of n_heads x n_rows rows. as_numbers: read as head_dim elements, not only moved. */
-SKV_NOINLINE snapkv_status skv_check_rows(const snapkv_rows *rows, size_t n_heads, size_t n_rows,
-                                          size_t head_dim, int as_numbers) {
+SKV_NOINLINE int skv_check_rows(const snapkv_rows *rows, size_t n_heads, size_t n_rows,
+                                size_t head_dim, int as_numbers) {
     const size_t element = skv_element_bytes(rows->dtype);
     const size_t bytes = skv_row_width(rows, head_dim, as_numbers);
-    const size_t in_block =
-        rows->block_table ? skv_size_min(rows->block_rows, n_rows) : n_rows;
+    const size_t in_block = skv_rows_in_block(rows, n_rows);
     if (in_block == 0) {
-        return SNAPKV_ERROR_STRIDE;
+        return SKV_BLOCK_ROWS;
     }
     const size_t extent =
         skv_extent(n_heads, rows->head_stride, in_block, rows->row_stride, bytes);
     if (extent >= PTRDIFF_MAX) {
-        return SNAPKV_ERROR_SHAPE;
+        return SKV_LARGE_VIEW;
     }
-    if (skv_rows_overlap(n_heads, rows->head_stride, in_block, rows->row_stride, bytes)) {
-        return SNAPKV_ERROR_STRIDE;
+    if (in_block > 1 && rows->row_stride < bytes) {
+        return SKV_ROW_STRIDE;
+    }
+    if (skv_heads_overlap(n_heads, rows->head_stride, in_block, rows->row_stride, bytes)) {
+        return SKV_HEAD_STRIDE;
     }
     if (as_numbers && element) {
         const size_t heads = n_heads > 1 ? rows->head_stride : 0;
         const size_t steps = in_block > 1 ? rows->row_stride : 0;
         const size_t blocks = rows->block_table ? rows->block_stride : 0;
         if (((uintptr_t)rows->data | heads | steps | blocks) % element != 0) {
-            return SNAPKV_ERROR_STRIDE;
+            return SKV_MISALIGNED;
         }
     }
-    if (rows->block_table) {
-        const size_t n_blocks = (n_rows - 1) / rows->block_rows + 1;
-        const size_t block_rows = skv_extent(1, 0, in_block, rows->row_stride, bytes);
-        size_t highest = 0;
-        for (size_t i = 0; i < n_blocks; i++) {
-            if (rows->block_table[i] < 0) {
-                return SNAPKV_ERROR_STRIDE;
-            }
-            if ((size_t)rows->block_table[i] > highest) {
-                highest = (size_t)rows->block_table[i];
-            }
-        }
-        const size_t blocks = skv_size_mul(highest, rows->block_stride);
-        if (skv_size_add(blocks, extent) >= PTRDIFF_MAX) {
-            return SNAPKV_ERROR_SHAPE;
-        }
-        /* Heads lie inside a block, or all blocks inside a head. */
-        const int outer_heads = rows->block_stride >= block_rows && n_heads > 1 &&
-                                rows->head_stride >= skv_size_add(blocks, block_rows);
-        if (highest > 0 && rows->block_stride < extent && !outer_heads) {
-            return SNAPKV_ERROR_STRIDE;
-        }
-    }
-    return SNAPKV_OK;
+    return rows->block_table ? skv_check_blocks(rows, n_heads, n_rows, bytes, extent) : 0;
+}
+
+SKV_INLINE size_t skv_recent(const snapkv_config *config) {
+    return config->n_recent ? config->n_recent : config->window;
+}
+
+/* Positions that compete. */
+SKV_INLINE size_t skv_prefix(const snapkv_config *config, size_t length) {
+    const size_t recent = skv_recent(config);
+    return length > recent ? length - recent : 0;
+}
+
+SKV_INLINE int skv_is_bypassed(const snapkv_config *config, const snapkv_layer *layer) {
+    return layer->length < config->capacity;
 }
 
 SKV_INLINE size_t skv_heads_per_set(const snapkv_config *config, const snapkv_layer *layer) {
@@ -1949,88 +2578,198 @@ SKV_INLINE size_t skv_heads_per_set(const snapkv_config *config, const snapkv_la
 }
 
 /* The scan of one set, or of one K/V head's part of a layer. */
-SKV_NOINLINE skv_plan skv_set_plan(const snapkv_config *config, const snapkv_layer *layer) {
-    const size_t prefix = layer->length - config->window;
-    return skv_make_plan(layer, skv_heads_per_set(config, layer), config->window, prefix, prefix);
+SKV_NOINLINE skv_scan skv_set_scan(const snapkv_config *config, const snapkv_layer *layer) {
+    /* Only a prompt that is bypassed may be shorter than its window. */
+    const size_t n_queries = layer->query_positions
+                                 ? config->window
+                                 : skv_size_min(config->window, layer->length);
+    return skv_make_scan(layer, skv_heads_per_set(config, layer), n_queries,
+                         skv_prefix(config, layer->length), config->voting == SNAPKV_VOTE_MAX);
 }
 
-/* Sizes and policy, no pointers. What only a selection needs is left out for the votes alone. */
-SKV_NOINLINE snapkv_status skv_check_sizes(const snapkv_config *config, const snapkv_layer *layer,
-                                           int for_selection) {
-    if (!config || !layer) {
-        return SNAPKV_ERROR_NULL;
+/* What a call needs of the policy, beyond the window, the voting and the sharing. */
+enum {
+    SKV_FOR_VOTES = 1,     /* a position that competes */
+    SKV_FOR_SCORES = 2,    /* pooling and reduction */
+    SKV_FOR_SELECTION = 4, /* capacity and order */
+    SKV_BYPASSES = 8       /* a prompt shorter than the capacity needs no window */
+};
+
+/* The policy by itself. */
+SKV_NOINLINE int skv_check_policy(const snapkv_config *config, int needs) {
+    const size_t recent = skv_recent(config);
+    if (config->window == 0) {
+        return SKV_NO_WINDOW;
     }
-    if (layer->n_query_heads == 0 || layer->n_kv_heads == 0 || layer->length == 0 ||
-        layer->head_dim == 0 || layer->n_query_heads % layer->n_kv_heads != 0 ||
-        layer->length > INT32_MAX) {
-        return SNAPKV_ERROR_SHAPE;
-    }
-    if (config->window == 0 || config->window > layer->length) {
-        return SNAPKV_ERROR_WINDOW;
-    }
-    if (for_selection) {
-        if (config->window >= config->capacity ||
-            config->n_sink >= config->capacity - config->window) {
-            return SNAPKV_ERROR_CAPACITY;
+    if (needs & SKV_FOR_SELECTION) {
+        if (recent >= config->capacity || config->n_sink >= config->capacity - recent) {
+            return SKV_SMALL_CAPACITY;
         }
+        if ((unsigned)config->order > SNAPKV_BY_SCORE) {
+            return SKV_ORDER;
+        }
+    }
+    if (needs & SKV_FOR_SCORES) {
         if (config->kernel_size % 2 == 0) {
-            return SNAPKV_ERROR_KERNEL;
+            return config->kernel_size ? SKV_EVEN_KERNEL : SKV_NO_KERNEL;
         }
-        if ((unsigned)config->pooling > SNAPKV_POOL_MAX ||
-            (unsigned)config->order > SNAPKV_BY_SCORE ||
-            (unsigned)config->reduce > SNAPKV_REDUCE_MAX) {
-            return SNAPKV_ERROR_OPTION;
+        if ((unsigned)config->pooling > SNAPKV_POOL_MAX) {
+            return SKV_POOLING;
+        }
+        if ((unsigned)config->reduce > SNAPKV_REDUCE_MAX) {
+            return SKV_REDUCE;
         }
     }
-    if ((unsigned)config->sharing > SNAPKV_PER_LAYER) { /* the workspace depends on it */
-        return SNAPKV_ERROR_OPTION;
+    if ((unsigned)config->voting > SNAPKV_VOTE_MAX) {
+        return SKV_VOTING;
     }
-    const skv_plan plan = skv_set_plan(config, layer);
-    const size_t tiles = plan.vote_tiles - plan.first_tile;
-    const size_t floats = skv_size_add(plan.fixed, skv_size_mul(tiles, plan.per_tile));
-    return skv_workspace_bytes(floats) >= PTRDIFF_MAX ? SNAPKV_ERROR_SHAPE : SNAPKV_OK;
+    return (unsigned)config->sharing > SNAPKV_PER_LAYER ? SKV_SHARING : 0;
+}
+
+SKV_NOINLINE int skv_check_heads(const snapkv_layer *layer) {
+    if (layer->n_query_heads == 0) {
+        return SKV_NO_QUERY_HEADS;
+    }
+    if (layer->n_kv_heads == 0) {
+        return SKV_NO_KV_HEADS;
+    }
+    if (layer->n_query_heads % layer->n_kv_heads != 0) {
+        return SKV_HEADS_DONT_DIVIDE;
+    }
+    if (layer->length == 0) {
+        return SKV_NO_LENGTH;
+    }
+    if (layer->length > INT32_MAX) {
+        return SKV_LONG_LENGTH;
+    }
+    return layer->head_dim == 0 ? SKV_NO_HEAD_DIM : 0;
+}
+
+/* Sizes and policy, no pointers. */
+SKV_NOINLINE int skv_check_sizes(const snapkv_config *config, const snapkv_layer *layer,
+                                 int needs) {
+    if (!config) {
+        return SKV_CONFIG_NULL;
+    }
+    if (!layer) {
+        return SKV_LAYER_NULL;
+    }
+    SKV_OBEY(skv_check_heads(layer));
+    SKV_OBEY(skv_check_policy(config, needs));
+    if (config->window > layer->length && !layer->query_positions &&
+        !(needs & SKV_BYPASSES && skv_is_bypassed(config, layer))) {
+        return SKV_LONG_WINDOW;
+    }
+    if (needs & SKV_FOR_VOTES && skv_prefix(config, layer->length) == 0) {
+        return SKV_NO_PREFIX;
+    }
+    const size_t bytes = skv_scan_size(skv_set_scan(config, layer));
+    return bytes >= PTRDIFF_MAX ? SKV_LARGE_WORKSPACE : 0;
+}
+
+/* A view that is read as numbers. */
+SKV_NOINLINE int skv_check_view(const snapkv_rows *rows, size_t n_heads, size_t n_rows,
+                                size_t head_dim) {
+    if (!rows->data) {
+        return SKV_DATA_NULL;
+    }
+    if ((unsigned)rows->dtype > SNAPKV_CUSTOM) {
+        return SKV_DTYPE;
+    }
+    if (rows->dtype == SNAPKV_CUSTOM && !rows->decode) {
+        return SKV_DECODE_NULL;
+    }
+    return skv_check_rows(rows, n_heads, n_rows, head_dim, 1);
+}
+
+/* A view that a gather moves, and that is read as numbers or not. */
+SKV_NOINLINE int skv_check_moved(const snapkv_rows *rows, const snapkv_layer *layer,
+                                 int as_numbers) {
+    if (!rows->data) {
+        return SKV_DATA_NULL;
+    }
+    if ((unsigned)rows->dtype > SNAPKV_CUSTOM) {
+        return SKV_DTYPE;
+    }
+    if (skv_row_bytes(rows, layer->head_dim) == 0) {
+        return SKV_ROW_BYTES;
+    }
+    return skv_check_rows(rows, layer->n_kv_heads, layer->length, layer->head_dim, as_numbers);
+}
+
+/* The rule with the view that breaks it. */
+SKV_INLINE int skv_in_view(int rule, int view) {
+    return rule ? rule + view * SKV_OF_VIEW : 0;
+}
+
+/* n positions, none before its predecessor; is_strict: none at it either. */
+SKV_NOINLINE int skv_positions_ascend(const int32_t *positions, size_t n, int is_strict) {
+    int32_t before = is_strict ? -1 : 0;
+    for (size_t i = 0; positions && i < n; i++) {
+        if (positions[i] < before || (is_strict && positions[i] == before)) {
+            return 0;
+        }
+        before = positions[i];
+    }
+    return 1;
+}
+
+/* A number per query head. */
+SKV_NOINLINE int skv_heads_finite(const float *numbers, size_t n_heads) {
+    for (size_t head = 0; numbers && head < n_heads; head++) {
+        if (!skv_is_finite(numbers[head])) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Whether a call may look at the voters: those of a bypassed prompt need not be there. */
+SKV_INLINE int skv_has_voters(const snapkv_config *config, const snapkv_layer *layer, int needs) {
+    return !(needs & SKV_BYPASSES && skv_is_bypassed(config, layer));
 }
 
 /* Everything that a scan of the layer reads. */
-SKV_NOINLINE snapkv_status skv_check_layer(const snapkv_config *config, const snapkv_layer *layer,
-                                           int for_selection) {
-    if (!config || !layer) {
-        return SNAPKV_ERROR_NULL;
+SKV_NOINLINE int skv_check_layer(const snapkv_config *config, const snapkv_layer *layer,
+                                 int needs) {
+    SKV_OBEY(skv_check_sizes(config, layer, needs));
+    if (!skv_is_amount(layer->scale)) {
+        return SKV_SCALE;
     }
-    const snapkv_rows *queries = &layer->queries, *keys = &layer->keys;
-    if (!queries->data || !keys->data || (queries->dtype == SNAPKV_CUSTOM && !queries->decode) ||
-        (keys->dtype == SNAPKV_CUSTOM && !keys->decode)) {
-        return SNAPKV_ERROR_NULL;
+    if (!skv_is_amount(layer->softcap)) {
+        return SKV_SOFTCAP;
     }
-    SKV_TRY(skv_check_sizes(config, layer, for_selection));
-    if ((unsigned)queries->dtype > SNAPKV_CUSTOM || (unsigned)keys->dtype > SNAPKV_CUSTOM ||
-        !skv_is_amount(layer->scale) || !skv_is_amount(layer->softcap)) {
-        return SNAPKV_ERROR_OPTION;
+    if (layer->span && layer->chunk) {
+        return SKV_SPAN_AND_CHUNK;
     }
-    SKV_TRY(skv_check_rows(queries, layer->n_query_heads, config->window, layer->head_dim, 1));
-    SKV_TRY(skv_check_rows(keys, layer->n_kv_heads, layer->length, layer->head_dim, 1));
+    if (skv_has_voters(config, layer, needs)) {
+        SKV_OBEY(skv_in_view(skv_check_view(&layer->queries, layer->n_query_heads, config->window,
+                                            layer->head_dim), SKV_QUERIES));
+        if (!skv_positions_ascend(layer->query_positions, config->window, 0)) {
+            return SKV_QUERY_POSITIONS;
+        }
+    }
+    SKV_OBEY(skv_in_view(skv_check_view(&layer->keys, layer->n_kv_heads, layer->length,
+                                        layer->head_dim), SKV_KEYS));
+    if (!skv_positions_ascend(layer->key_positions, layer->length, 1)) {
+        return SKV_KEY_POSITIONS;
+    }
     /* Last, since the rows have shown that there are not absurdly many heads. */
-    for (size_t head = 0; layer->sink_logits && head < layer->n_query_heads; head++) {
-        if (!skv_is_finite(layer->sink_logits[head])) {
-            return SNAPKV_ERROR_OPTION;
-        }
+    if (!skv_heads_finite(layer->sink_logits, layer->n_query_heads)) {
+        return SKV_SINK_LOGITS;
     }
-    for (size_t head = 0; layer->alibi_slopes && head < layer->n_query_heads; head++) {
-        if (!skv_is_finite(layer->alibi_slopes[head])) {
-            return SNAPKV_ERROR_OPTION;
-        }
-    }
-    return SNAPKV_OK;
+    return skv_heads_finite(layer->alibi_slopes, layer->n_query_heads) ? 0 : SKV_ALIBI_SLOPES;
 }
 
-SKV_NOINLINE snapkv_status skv_check_values(const snapkv_layer *layer) {
-    if ((unsigned)layer->values.dtype > SNAPKV_CUSTOM) {
-        return SNAPKV_ERROR_OPTION;
-    }
-    return skv_check_rows(&layer->values, layer->n_kv_heads, layer->length, layer->head_dim, 0);
+enum { SKV_FOR_LAYER = SKV_FOR_SCORES | SKV_FOR_SELECTION | SKV_BYPASSES };
+
+/* What snapkv_check looks at. */
+SKV_NOINLINE int skv_find_broken(const snapkv_config *config, const snapkv_layer *layer) {
+    SKV_OBEY(skv_check_layer(config, layer, SKV_FOR_LAYER));
+    return layer->values.data ? skv_in_view(skv_check_moved(&layer->values, layer, 0), SKV_VALUES) : 0;
 }
 
-/* n entries that don't run out of 0 .. limit - 1. */
+/* Whether all n indices lie in 0 .. limit - 1. */
 SKV_NOINLINE int skv_indices_inside(const int32_t *indices, size_t n, size_t limit) {
     for (size_t i = 0; i < n; i++) {
         if (indices[i] < 0 || (size_t)indices[i] >= limit) {
@@ -2049,18 +2788,19 @@ SKV_NOINLINE int skv_ascends(const int32_t *indices, size_t n) {
     return 1;
 }
 
+/* ---- Overlap --------------------------------------------------------------------------------- */
+
 /* Whether two memory areas share a byte. */
-SKV_INLINE int skv_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
-    const uintptr_t first = (uintptr_t)a, second = (uintptr_t)b;
+SKV_INLINE int skv_overlap(uintptr_t a, size_t a_bytes, uintptr_t b, size_t b_bytes) {
     if (a_bytes == 0 || b_bytes == 0) {
         return 0;
     }
-    return first < second ? second - first < a_bytes : first - second < b_bytes;
+    return a < b ? b - a < a_bytes : a - b < b_bytes;
 }
 
 /* Whether n_a rows at a and n_b rows at b share a byte. Equal strides may interleave. */
-SKV_NOINLINE int skv_strided_overlap(const void *a, size_t n_a, size_t a_stride, size_t a_bytes,
-                                     const void *b, size_t n_b, size_t b_stride, size_t b_bytes) {
+SKV_NOINLINE int skv_strided_overlap(uintptr_t a, size_t n_a, size_t a_stride, size_t a_bytes,
+                                     uintptr_t b, size_t n_b, size_t b_stride, size_t b_bytes) {
     if (n_a == 0 || n_b == 0 || !skv_overlap(a, (n_a - 1) * a_stride + a_bytes, b,
                                              (n_b - 1) * b_stride + b_bytes)) {
         return 0;
@@ -2068,91 +2808,79 @@ SKV_NOINLINE int skv_strided_overlap(const void *a, size_t n_a, size_t a_stride,
     if (a_stride != b_stride || a_stride == 0) {
         return 1;
     }
-    const size_t ahead = (uintptr_t)b > (uintptr_t)a
-                             ? ((uintptr_t)b - (uintptr_t)a) % a_stride
-                             : (a_stride - ((uintptr_t)a - (uintptr_t)b) % a_stride) % a_stride;
+    const size_t ahead = b > a ? (b - a) % a_stride : (a_stride - (a - b) % a_stride) % a_stride;
     return ahead < a_bytes || a_stride - ahead < b_bytes;
 }
 
-/* The workspace of a call, apart from what it writes. */
-SKV_NOINLINE snapkv_status skv_check_workspace(const snapkv_config *config,
-                                               const snapkv_layer *layer, const void *workspace,
-                                               size_t workspace_size, const void *out,
-                                               size_t out_bytes) {
-    if ((uintptr_t)workspace % sizeof(float) != 0 ||
-        workspace_size < skv_workspace_bytes(skv_set_plan(config, layer).fixed)) {
-        return SNAPKV_ERROR_WORKSPACE;
-    }
-    return skv_overlap(workspace, workspace_size, out, out_bytes) ? SNAPKV_ERROR_ALIAS : SNAPKV_OK;
+/* Rows of one head, for the question which memory they share with others. */
+typedef struct skv_region {
+    uintptr_t data;
+    size_t n_rows, stride, bytes;   /* of one block */
+    const int32_t *table;           /* NULL: one block, at data */
+    size_t n_blocks, block_stride;
+    int32_t lowest, highest;        /* blocks */
+} skv_region;
+
+SKV_INLINE skv_region skv_area(const void *data, size_t bytes) {
+    skv_region area;
+    memset(&area, 0, sizeof area);
+    area.data = (uintptr_t)data;
+    area.n_rows = data && bytes ? 1 : 0;
+    area.bytes = bytes;
+    area.n_blocks = 1;
+    return area;
 }
 
-/* Of a selection, once the layer is checked: no output in the workspace or in another output. */
-SKV_NOINLINE snapkv_status skv_check_select(const snapkv_config *config, const snapkv_layer *layer,
-                                            size_t set, const int32_t *kept, const float *scores,
-                                            const snapkv_selection *selection,
-                                            const void *workspace, size_t workspace_size) {
-    const void *areas[4] = {workspace, kept, scores, selection};
-    size_t bytes[4] = {workspace_size, 0, 0, 0};
-    bytes[1] = snapkv_kept_count(config, layer->length) * sizeof *kept;
-    bytes[2] = scores ? (layer->length - config->window) * sizeof *scores : 0;
-    bytes[3] = selection ? sizeof *selection : 0;
-    if (set >= snapkv_set_count(config, layer)) {
-        return SNAPKV_ERROR_INDEX;
+/* The first n_rows rows of a view's head 0, each `width` bytes. */
+SKV_NOINLINE skv_region skv_view_region(const snapkv_rows *view, size_t n_rows, size_t width) {
+    skv_region region = skv_area(view->data, width);
+    region.n_rows = view->data && n_rows ? skv_rows_in_block(view, n_rows) : 0;
+    region.stride = view->row_stride;
+    if (region.n_rows) {
+        skv_find_blocks(view, n_rows, &region.lowest, &region.highest);
+        region.n_blocks = skv_n_blocks(view, n_rows);
+        region.block_stride = view->block_table ? view->block_stride : 0;
     }
-    SKV_TRY(skv_check_workspace(config, layer, workspace, workspace_size, kept, bytes[1]));
-    for (int i = 0; i < 4; i++) {
-        for (int j = 0; j < i; j++) {
-            if (skv_overlap(areas[i], bytes[i], areas[j], bytes[j])) {
-                return SNAPKV_ERROR_ALIAS;
+    if (region.lowest < region.highest) {
+        region.table = view->block_table;
+    } else {
+        region.data += (size_t)region.lowest * region.block_stride; /* all in one block */
+    }
+    return region;
+}
+
+SKV_INLINE size_t skv_block_extent(const skv_region *region) {
+    return skv_extent(1, 0, region->n_rows, region->stride, region->bytes);
+}
+
+SKV_INLINE int skv_blocks_overlap(const skv_region *a, uintptr_t a_block, const skv_region *b,
+                                  uintptr_t b_block) {
+    return skv_strided_overlap(a_block, a->n_rows, a->stride, a->bytes, b_block, b->n_rows,
+                               b->stride, b->bytes);
+}
+
+enum { SKV_BLOCKS_MARKED = 1 << 15 }; /* 4 KiB of stack */
+
+/* Whether some block of b is one of a's plus `shift`, or a's own blocks repeat. Marks a's blocks in
+ * a bitmap, a part of the pool at a time. */
+SKV_NOINLINE int skv_blocks_meet(const skv_region *a, const int32_t *b, size_t n_b,
+                                 int64_t shift) {
+    for (int64_t base = a->lowest; base <= a->highest; base += SKV_BLOCKS_MARKED) {
+        uint32_t marks[SKV_BLOCKS_MARKED / 32];
+        memset(marks, 0, sizeof marks);
+        for (size_t i = 0; i < a->n_blocks; i++) {
+            const int64_t at = a->table[i] - base;
+            if (at >= 0 && at < SKV_BLOCKS_MARKED) {
+                const uint32_t bit = (uint32_t)1 << at % 32;
+                if (marks[at / 32] & bit) {
+                    return 1;
+                }
+                marks[at / 32] |= bit;
             }
         }
-    }
-    return SNAPKV_OK;
-}
-
-SKV_NOINLINE char *skv_out_head(const snapkv_rows_out *out, size_t head) {
-    return (char *)out->data + (head ? head * out->head_stride : 0);
-}
-
-/* Whether a gather into `out` moves the rows of `view` inside their own memory. */
-SKV_NOINLINE int skv_is_same_view(const snapkv_rows_out *out, const snapkv_rows *view,
-                                  size_t n_heads) {
-    return out->data == view->data && !view->block_table && out->row_stride == view->row_stride &&
-           (n_heads == 1 || out->head_stride == view->head_stride);
-}
-
-/* Rows that a gather writes. */
-typedef struct skv_written {
-    char *data;
-    size_t n_rows, stride, bytes;
-} skv_written;
-
-SKV_NOINLINE int skv_written_overlaps(const skv_written *out, const void *data, size_t n_rows,
-                                      size_t stride, size_t bytes) {
-    return skv_strided_overlap(out->data, out->n_rows, out->stride, out->bytes, data, n_rows,
-                               stride, bytes);
-}
-
-/* Whether they share a byte with the rows of a view, except those of the head `excepted`. */
-SKV_NOINLINE int skv_written_overlaps_view(const skv_written *out, const snapkv_rows *view,
-                                           size_t n_heads, size_t n_rows, size_t width,
-                                           size_t excepted) {
-    const size_t step = view->block_table ? skv_size_min(view->block_rows, n_rows) : n_rows;
-    size_t extent = skv_extent(n_heads, view->head_stride, step, view->row_stride, width);
-    size_t highest = 0;
-    for (size_t i = 0; view->block_table && i <= (n_rows - 1) / step; i++) {
-        if ((size_t)view->block_table[i] > highest) {
-            highest = (size_t)view->block_table[i];
-        }
-    }
-    extent += highest * view->block_stride;
-    if (!skv_written_overlaps(out, view->data, 1, 0, extent)) {
-        return 0; /* far away, as nearly always */
-    }
-    for (size_t head = 0; head < n_heads; head++) {
-        for (size_t p = 0; p < n_rows && head != excepted; p += step) {
-            if (skv_written_overlaps(out, skv_row(view, head, p), skv_size_min(step, n_rows - p),
-                                     view->row_stride, width)) {
+        for (size_t i = 0; i < n_b; i++) {
+            const int64_t at = b[i] - shift - base;
+            if (at >= 0 && at < SKV_BLOCKS_MARKED && marks[at / 32] >> at % 32 & 1) {
                 return 1;
             }
         }
@@ -2160,46 +2888,237 @@ SKV_NOINLINE int skv_written_overlaps_view(const skv_written *out, const snapkv_
     return 0;
 }
 
-/* What the gathers of a call may not touch: rows that this set or another still reads, the outputs
- * of any set, the list, the selection, the workspace. */
-SKV_NOINLINE snapkv_status skv_check_outputs(const snapkv_config *config,
-                                             const snapkv_layer *layer, size_t first_head,
-                                             size_t end_head, size_t n_out_heads,
-                                             const snapkv_rows_out *const outs[2],
-                                             const size_t bytes[2], const int32_t *kept,
-                                             const snapkv_selection *selection,
-                                             const void *workspace, size_t workspace_size) {
-    const size_t n_kept = snapkv_kept_count(config, layer->length), head_dim = layer->head_dim;
-    const snapkv_rows *views[2] = {&layer->keys, &layer->values};
-    for (size_t head = first_head; head < end_head; head++) {
-        for (int i = 0; i < 2; i++) {
-            const snapkv_rows_out *other = outs[1 - i];
-            skv_written out;
-            out.data = skv_out_head(outs[i], head);
-            out.n_rows = n_kept;
-            out.stride = outs[i]->row_stride;
-            out.bytes = bytes[i];
-            for (int j = 0; j < 2; j++) {
-                const int in_place = i == j && config->order == SNAPKV_BY_POSITION &&
-                                     n_out_heads == layer->n_kv_heads &&
-                                     skv_is_same_view(outs[i], views[j], layer->n_kv_heads);
-                if (skv_written_overlaps_view(&out, views[j], layer->n_kv_heads, layer->length,
-                                              skv_row_width(views[j], head_dim, j == 0),
-                                              in_place ? head : SIZE_MAX)) {
-                    return SNAPKV_ERROR_ALIAS;
-                }
+/* Two paged regions. Blocks at one stride meet in at most two ways: b's block starts less than a
+ * stride behind a's, or less than a stride before it. */
+SKV_NOINLINE int skv_pages_overlap(const skv_region *a, const skv_region *b) {
+    const size_t stride = a->block_stride;
+    if (stride != b->block_stride) {
+        return 1; /* no pool has two sizes of blocks */
+    }
+    const int b_ahead = b->data >= a->data;
+    const size_t distance = b_ahead ? b->data - a->data : a->data - b->data;
+    const size_t blocks = distance / stride, rest = distance % stride;
+    if (blocks > INT32_MAX) {
+        return 0;
+    }
+    /* b's block j lies (j - i) blocks and the distance behind a's block i. */
+    for (int next = 0; next < 2; next++) {
+        const int64_t shift = (int64_t)blocks + next;
+        const size_t apart = next ? stride - rest : rest;
+        const int behind = b_ahead != next;
+        const uintptr_t from = a->data + stride; /* no address of ours, but none wraps around */
+        if (skv_blocks_overlap(a, from, b, behind ? from + apart : from - apart) &&
+            skv_blocks_meet(a, b->table, b->n_blocks, b_ahead ? -shift : shift)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Whether two regions share a byte. */
+SKV_NOINLINE int skv_regions_overlap(const skv_region *a, const skv_region *b) {
+    const skv_region *paged = a->table ? a : b, *plain = a->table ? b : a;
+    const uintptr_t a_first = a->data + (size_t)(a->table ? a->lowest : 0) * a->block_stride;
+    const uintptr_t b_first = b->data + (size_t)(b->table ? b->lowest : 0) * b->block_stride;
+    const size_t a_more = a->table ? (size_t)(a->highest - a->lowest) * a->block_stride : 0;
+    const size_t b_more = b->table ? (size_t)(b->highest - b->lowest) * b->block_stride : 0;
+    if (a->n_rows == 0 || b->n_rows == 0 ||
+        !skv_overlap(a_first, a_more + skv_block_extent(a), b_first,
+                     b_more + skv_block_extent(b))) {
+        return 0; /* far away, as nearly always */
+    }
+    if (a->table && b->table) {
+        return skv_pages_overlap(a, b);
+    }
+    if (!paged->table) {
+        return skv_blocks_overlap(a, a->data, b, b->data);
+    }
+    const size_t extent = skv_block_extent(paged), plain_extent = skv_block_extent(plain);
+    for (size_t i = 0; i < paged->n_blocks; i++) {
+        const uintptr_t block = paged->data + (size_t)paged->table[i] * paged->block_stride;
+        if (skv_overlap(block, extent, plain->data, plain_extent) &&
+            skv_blocks_overlap(paged, block, plain, plain->data)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Whether a region shares a byte with n_heads x n_rows rows of a view. */
+SKV_NOINLINE int skv_region_meets_view(const skv_region *region, const snapkv_rows *view,
+                                       size_t n_heads, size_t n_rows, size_t width) {
+    skv_region of_head = skv_view_region(view, n_rows, width), hull = of_head;
+    const size_t heads = n_heads > 1 ? (n_heads - 1) * view->head_stride : 0;
+    hull.bytes = heads + skv_block_extent(&of_head);
+    hull.n_rows = hull.n_rows ? 1 : 0;
+    if ((!hull.table || hull.bytes <= hull.block_stride) && !skv_regions_overlap(region, &hull)) {
+        return 0;
+    }
+    for (size_t head = 0; head < n_heads; head++) {
+        if (skv_regions_overlap(region, &of_head)) {
+            return 1;
+        }
+        of_head.data += view->head_stride;
+    }
+    return 0;
+}
+
+/* Whether a region shares a byte with what a layer consists of, apart from one view: SKV_N_VIEWS
+ * excepts none. */
+SKV_NOINLINE int skv_meets_layer(const skv_region *region, const snapkv_config *config,
+                                 const snapkv_layer *layer, int needs, int excepted) {
+    const snapkv_rows *views[SKV_N_VIEWS] = {&layer->queries, &layer->keys, &layer->values};
+    const int has_voters = skv_has_voters(config, layer, needs) && layer->queries.data;
+    const size_t heads = layer->n_query_heads * sizeof(float);
+    skv_region arrays[4];
+    arrays[0] = skv_area(layer->sink_logits, heads);
+    arrays[1] = skv_area(layer->alibi_slopes, heads);
+    arrays[2] = skv_area(layer->query_positions, has_voters ? config->window * 4 : 0);
+    arrays[3] = skv_area(layer->key_positions, layer->length * 4);
+    for (int i = 0; i < 4; i++) {
+        if (skv_regions_overlap(region, &arrays[i])) {
+            return 1;
+        }
+    }
+    for (int view = 0; view < SKV_N_VIEWS; view++) {
+        const int is_query = view == SKV_QUERIES;
+        const size_t n_heads = is_query ? layer->n_query_heads : layer->n_kv_heads;
+        const size_t n_rows = is_query ? config->window : layer->length;
+        const size_t width = skv_row_width(views[view], layer->head_dim, view != SKV_VALUES);
+        if (!views[view]->data || (is_query && !has_voters)) {
+            continue;
+        }
+        const skv_region table = skv_area(views[view]->block_table,
+                                          skv_n_blocks(views[view], n_rows) * sizeof(int32_t));
+        if (skv_regions_overlap(region, &table) ||
+            (view != excepted &&
+             skv_region_meets_view(region, views[view], n_heads, n_rows, width))) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Whether one of a call's outputs, or its workspace, lies in another or in what the layer holds. */
+SKV_NOINLINE int skv_areas_clash(const skv_region *areas, size_t n_areas,
+                                 const snapkv_config *config, const snapkv_layer *layer,
+                                 int needs) {
+    for (size_t i = 0; i < n_areas; i++) {
+        if (skv_meets_layer(&areas[i], config, layer, needs, SKV_N_VIEWS)) {
+            return 1;
+        }
+        for (size_t j = 0; j < i; j++) {
+            if (skv_regions_overlap(&areas[i], &areas[j])) {
+                return 1;
             }
-            if (skv_written_overlaps_view(&out, &layer->queries, layer->n_query_heads,
-                                          config->window,
-                                          skv_row_width(&layer->queries, head_dim, 1), SIZE_MAX) ||
-                skv_written_overlaps(&out, kept, 1, 0, n_kept * sizeof *kept) ||
-                skv_written_overlaps(&out, selection, 1, 0, selection ? sizeof *selection : 0) ||
-                skv_written_overlaps(&out, workspace, 1, 0, workspace_size)) {
+        }
+    }
+    return 0;
+}
+
+/* The workspace of a call that runs `scan`. */
+SKV_INLINE snapkv_status skv_check_workspace(const skv_scan *scan, const void *workspace,
+                                             size_t workspace_size) {
+    return (uintptr_t)workspace % sizeof(float) != 0 || workspace_size < skv_scan_min(*scan)
+               ? SNAPKV_ERROR_WORKSPACE
+               : SNAPKV_OK;
+}
+
+/* ---- A gather: what moves where ---------------------------------------------------------------- */
+
+/* The rows that a call moves: K and V of some sets, to the same number of slots. */
+typedef struct skv_gathering {
+    const snapkv_config *config;
+    const snapkv_layer *layer;
+    size_t first_head; /* outputs first_head .. first_head + n_heads - 1 */
+    size_t n_heads;
+    size_t group;      /* outputs that read one head of K and V */
+    size_t n_kept;
+    int ascends;       /* the lists */
+    const snapkv_rows *views[2];
+    snapkv_rows outs[2]; /* their head 0 is first_head */
+    char *data[2];       /* of them, to be written */
+    size_t bytes[2];     /* of a row */
+} skv_gathering;
+
+/* Whether each slot is the memory of the row of the same number. */
+SKV_NOINLINE int skv_is_in_place(const skv_gathering *gathering, int i) {
+    const snapkv_rows *view = gathering->views[i], *out = &gathering->outs[i];
+    const size_t first = gathering->first_head, n_kept = gathering->n_kept;
+    const uintptr_t head = (uintptr_t)(first * view->head_stride);
+    if (!gathering->ascends || gathering->group > 1 || n_kept > gathering->layer->length ||
+        (uintptr_t)out->data - head != (uintptr_t)view->data ||
+        out->row_stride != view->row_stride ||
+        (gathering->n_heads > 1 && out->head_stride != view->head_stride) ||
+        !out->block_table != !view->block_table) {
+        return 0;
+    }
+    if (out->block_table &&
+        (out->block_rows != view->block_rows || out->block_stride != view->block_stride)) {
+        return 0;
+    }
+    for (size_t i_block = 0; out->block_table && i_block < skv_n_blocks(out, n_kept); i_block++) {
+        if (out->block_table[i_block] != view->block_table[i_block]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Whether the pages behind those that an in-place gather writes are others: a table may name one
+ * twice. */
+SKV_NOINLINE int skv_rest_overlaps(const skv_gathering *gathering, int i, size_t head,
+                                   const skv_region *written) {
+    snapkv_rows rest = *gathering->views[i];
+    const size_t length = gathering->layer->length;
+    const size_t n_written = skv_n_blocks(&rest, gathering->n_kept);
+    if (!rest.block_table || n_written == skv_n_blocks(&rest, length)) {
+        return 0;
+    }
+    rest.block_table += n_written;
+    skv_region region =
+        skv_view_region(&rest, length - n_written * rest.block_rows, gathering->bytes[i]);
+    region.data += (gathering->first_head + head) * rest.head_stride;
+    return skv_regions_overlap(written, &region);
+}
+
+/* The rows that a gather writes to one head of an output. */
+SKV_INLINE skv_region skv_written(const skv_gathering *gathering, int i, size_t head) {
+    const snapkv_rows *out = &gathering->outs[i];
+    skv_region region = skv_view_region(out, gathering->n_kept, gathering->bytes[i]);
+    region.data += head * out->head_stride;
+    return region;
+}
+
+/* One output: its rows and pages are apart from each other. */
+SKV_NOINLINE snapkv_status skv_check_output(const skv_gathering *gathering, int i) {
+    const snapkv_rows *out = &gathering->outs[i];
+    const skv_region written = skv_written(gathering, i, 0);
+    if (skv_check_rows(out, gathering->n_heads, gathering->n_kept, 0, 0) ||
+        (out->block_table && skv_n_blocks(out, gathering->n_kept) > 1 &&
+         (!written.table || skv_blocks_meet(&written, NULL, 0, 0)))) {
+        return SNAPKV_ERROR_OUTPUT;
+    }
+    return SNAPKV_OK;
+}
+
+/* What a gather may not touch: rows that are still read, the other output, and `areas`. */
+SKV_NOINLINE snapkv_status skv_check_written(const skv_gathering *gathering,
+                                             const skv_region *areas, size_t n_areas) {
+    for (int i = 0; i < 2; i++) {
+        const int in_place = skv_is_in_place(gathering, i);
+        for (size_t head = 0; head < gathering->n_heads; head++) {
+            const skv_region written = skv_written(gathering, i, head);
+            if (skv_meets_layer(&written, gathering->config, gathering->layer, SKV_BYPASSES,
+                                in_place ? SKV_KEYS + i : SKV_N_VIEWS) ||
+                (in_place && skv_rest_overlaps(gathering, i, head, &written)) ||
+                (i == 0 && skv_region_meets_view(&written, &gathering->outs[1],
+                                                 gathering->n_heads, gathering->n_kept,
+                                                 gathering->bytes[1]))) {
                 return SNAPKV_ERROR_ALIAS;
             }
-            for (size_t h = 0; h < n_out_heads; h++) {
-                if (skv_written_overlaps(&out, skv_out_head(other, h), n_kept, other->row_stride,
-                                         bytes[1 - i])) {
+            for (size_t area = 0; area < n_areas; area++) {
+                if (skv_regions_overlap(&written, &areas[area])) {
                     return SNAPKV_ERROR_ALIAS;
                 }
             }
@@ -2208,59 +3127,150 @@ SKV_NOINLINE snapkv_status skv_check_outputs(const snapkv_config *config,
     return SNAPKV_OK;
 }
 
+/* An output as a view that begins at the first head written. */
+SKV_NOINLINE snapkv_status skv_view_output(skv_gathering *gathering, int i,
+                                           const snapkv_rows_out *out) {
+    const size_t first = gathering->first_head;
+    const size_t offset = skv_size_mul(first, out->head_stride);
+    snapkv_rows view;
+    if (offset >= PTRDIFF_MAX) {
+        return SNAPKV_ERROR_OUTPUT;
+    }
+    memset(&view, 0, sizeof view);
+    gathering->data[i] = (char *)out->data + offset;
+    view.data = gathering->data[i];
+    view.head_stride = out->head_stride;
+    view.row_stride = out->row_stride;
+    view.row_bytes = gathering->bytes[i];
+    view.dtype = SNAPKV_CUSTOM;
+    view.block_table = out->block_table;
+    view.block_rows = out->block_rows;
+    view.block_stride = out->block_stride;
+    gathering->outs[i] = view;
+    return skv_check_output(gathering, i);
+}
+
+SKV_INLINE size_t skv_set_count(const snapkv_config *config, const snapkv_layer *layer) {
+    return config->sharing == SNAPKV_PER_LAYER        ? 1
+           : config->sharing == SNAPKV_PER_QUERY_HEAD ? layer->n_query_heads
+                                                      : layer->n_kv_heads;
+}
+
+/* The gather of n_sets sets, once K and V are checked. */
+SKV_NOINLINE snapkv_status skv_plan_gather(skv_gathering *gathering, const snapkv_config *config,
+                                           const snapkv_layer *layer, size_t first_set,
+                                           size_t n_sets, size_t n_kept, int ascends,
+                                           const snapkv_rows_out *keys_out,
+                                           const snapkv_rows_out *values_out) {
+    const int expanded = config->sharing == SNAPKV_PER_QUERY_HEAD;
+    const int whole_layer = config->sharing == SNAPKV_PER_LAYER;
+    if (!keys_out->data || !values_out->data) {
+        return SNAPKV_ERROR_NULL;
+    }
+    gathering->config = config;
+    gathering->layer = layer;
+    gathering->first_head = first_set;
+    gathering->n_heads = whole_layer ? layer->n_kv_heads : n_sets;
+    gathering->group = expanded ? layer->n_query_heads / layer->n_kv_heads : 1;
+    gathering->n_kept = n_kept;
+    gathering->ascends = ascends;
+    gathering->views[0] = &layer->keys;
+    gathering->views[1] = &layer->values;
+    for (int i = 0; i < 2; i++) {
+        gathering->bytes[i] = skv_row_bytes(gathering->views[i], layer->head_dim);
+        SKV_TRY(skv_view_output(gathering, i, i ? values_out : keys_out));
+    }
+    return SNAPKV_OK;
+}
+
+/* Moves the rows that kept lists into n_heads output heads, from first_head on. */
+SKV_NOINLINE void skv_gather_heads(const skv_gathering *gathering, size_t first_head,
+                                   size_t n_heads, const int32_t *kept) {
+    for (size_t head = first_head; head < first_head + n_heads; head++) {
+        const size_t source = (gathering->first_head + head) / gathering->group;
+        for (int i = 0; i < 2; i++) {
+            const snapkv_rows *view = gathering->views[i], *out = &gathering->outs[i];
+            const int in_place = skv_row(view, source, 0) == skv_row(out, head, 0);
+            skv_move_rows(view, source, out, gathering->data[i], head, gathering->bytes[i], kept,
+                          gathering->n_kept, !in_place);
+        }
+    }
+}
+
+/* What every gather needs of K and V. */
+SKV_NOINLINE int skv_check_gathered(const snapkv_layer *layer) {
+    SKV_OBEY(skv_in_view(skv_check_moved(&layer->keys, layer, 1), SKV_KEYS));
+    return skv_in_view(skv_check_moved(&layer->values, layer, 0), SKV_VALUES);
+}
+
 /* ---- Selection ------------------------------------------------------------------------------- */
+
+/* The scores and votes of one set, left in the scan, after every check. */
+SKV_NOINLINE snapkv_status skv_score_set(skv_scan *scan, const snapkv_config *config,
+                                         const snapkv_layer *layer, size_t set, void *workspace,
+                                         size_t workspace_size) {
+    const int whole_layer = config->sharing == SNAPKV_PER_LAYER;
+    *scan = skv_set_scan(config, layer);
+    const size_t first = whole_layer ? 0 : set * scan->n_heads;
+    const size_t n_heads = whole_layer ? layer->n_query_heads : scan->n_heads;
+    for (size_t head = first; head < first + n_heads; head += scan->n_heads) {
+        skv_start_scan(scan, head, layer->query_positions, workspace, workspace_size);
+        skv_pack_queries(scan, &layer->queries, head);
+        SKV_TRY(skv_scan_keys(scan));
+        for (size_t i = 0; i < scan->n_heads; i++) {
+            skv_sum_votes(scan, i, scan->votes, scan->sums);
+            skv_add_head(scan, config, head + i == first);
+        }
+    }
+    for (size_t j = 0; j < scan->n_votes; j++) {
+        if (config->reduce == SNAPKV_REDUCE_MEAN) {
+            scan->scores[j] /= (float)n_heads;
+        }
+        scan->total_votes[j] /= (float)n_heads;
+    }
+    return SNAPKV_OK;
+}
+
+/* snapkv_keep after every check. */
+SKV_NOINLINE void skv_keep_best(const snapkv_config *config, size_t length, const float *scores,
+                                size_t n_best, int32_t *kept) {
+    const size_t prefix = skv_prefix(config, length), n_sink = config->n_sink;
+    for (size_t i = 0; i < n_sink; i++) {
+        *kept++ = (int32_t)i;
+    }
+    if (n_best > 0) {
+        skv_pick_top(scores + n_sink, prefix - n_sink, n_best, config->order, n_sink, kept);
+    }
+    kept += n_best;
+    for (size_t i = prefix; i < length; i++) {
+        *kept++ = (int32_t)i;
+    }
+}
 
 /* snapkv_select after every check. */
 SKV_NOINLINE snapkv_status skv_select_set(const snapkv_config *config, const snapkv_layer *layer,
                                           size_t set, int32_t *kept, float *scores,
                                           snapkv_selection *selection, void *workspace,
                                           size_t workspace_size) {
-    const size_t length = layer->length, prefix = length - config->window;
-    const int whole_layer = config->sharing == SNAPKV_PER_LAYER;
+    const size_t length = layer->length, prefix = skv_prefix(config, length);
     snapkv_selection result;
-    result.n_kept = snapkv_kept_count(config, length);
+    result.n_kept = skv_size_min(length, config->capacity);
     result.coverage = 1.0f;
-    result.bypassed = length < config->capacity;
+    result.bypassed = skv_is_bypassed(config, layer);
     if (result.bypassed) {
         for (size_t i = 0; i < length; i++) {
             kept[i] = (int32_t)i;
         }
     } else {
-        const skv_plan plan = skv_set_plan(config, layer);
-        const size_t first = whole_layer ? 0 : set * plan.n_heads;
-        const size_t end = whole_layer ? layer->n_query_heads : first + plan.n_heads;
+        const size_t n_best = config->capacity - config->n_sink - skv_recent(config);
         skv_scan scan;
-        size_t head = first;
-        do {
-            skv_start_scan(&scan, &plan, layer, head, workspace, workspace_size);
-            skv_pack_queries(&scan, &layer->queries, head, prefix);
-            SKV_TRY(skv_scan_keys(&scan));
-            for (size_t i = 0; i < plan.n_heads; i++) {
-                skv_sum_votes(&scan, i, scan.votes);
-                skv_add_head(&scan, config, head + i == first);
-            }
-            head += plan.n_heads;
-        } while (head < end);
-        if (config->reduce == SNAPKV_REDUCE_MEAN) {
-            for (size_t j = 0; j < prefix; j++) {
-                scan.scores[j] /= (float)(end - first);
-            }
-        }
-        const size_t n_sink = config->n_sink;
-        const size_t n_best = config->capacity - config->window - n_sink;
-        for (size_t i = 0; i < n_sink; i++) {
-            kept[i] = (int32_t)i;
-        }
-        skv_pick_top(scan.scores + n_sink, prefix - n_sink, n_best, config->order, n_sink,
-                     kept + n_sink);
-        for (size_t i = 0; i < config->window; i++) {
-            kept[n_sink + n_best + i] = (int32_t)(prefix + i);
-        }
+        SKV_TRY(skv_score_set(&scan, config, layer, set, workspace, workspace_size));
+        skv_keep_best(config, length, scan.scores, n_best, kept);
+        result.coverage = skv_kept_share(scan.total_votes, prefix, kept, result.n_kept,
+                                         (float)config->window);
         if (scores) {
             memcpy(scores, scan.scores, prefix * sizeof *scores);
         }
-        result.coverage = skv_kept_share(scan.total_votes, prefix, kept, n_sink + n_best,
-                                         (float)config->window * (float)(end - first));
     }
     if (selection) {
         *selection = result;
@@ -2276,6 +3286,8 @@ SNAPKV_API snapkv_config snapkv_default_config(void) {
     config.capacity = 2048;
     config.kernel_size = 5;
     config.n_sink = 0;
+    config.n_recent = 0;
+    config.voting = SNAPKV_VOTE_SUM;
     config.pooling = SNAPKV_POOL_AVG;
     config.order = SNAPKV_BY_POSITION;
     config.sharing = SNAPKV_PER_KV_HEAD;
@@ -2299,19 +3311,21 @@ SNAPKV_API const char *snapkv_status_string(snapkv_status status) {
     case SNAPKV_ERROR_SHAPE:
         return "zero size, heads that don't divide, length above INT32_MAX, or overflow";
     case SNAPKV_ERROR_STRIDE:
-        return "rows overlap or are misaligned, or bad block table";
+        return "rows of a view overlap or are misaligned, or bad block table: see snapkv_explain()";
+    case SNAPKV_ERROR_OUTPUT:
+        return "rows to be written overlap or reach beyond memory, or bad block table";
     case SNAPKV_ERROR_WINDOW:
-        return "window is 0 or above length, or leaves no prefix to vote on";
+        return "window is 0 or above length, or no position is left to compete";
     case SNAPKV_ERROR_CAPACITY:
-        return "capacity does not exceed window + n_sink";
+        return "capacity does not exceed n_recent + n_sink, or more is to be kept than there is";
     case SNAPKV_ERROR_KERNEL:
         return "kernel_size is 0 or even";
     case SNAPKV_ERROR_OPTION:
-        return "unknown option, parameter negative or not finite, or custom rows without row_bytes";
+        return "unknown option or a bad number: see snapkv_explain()";
     case SNAPKV_ERROR_WORKSPACE:
         return "workspace smaller than snapkv_workspace_min() or misaligned";
     case SNAPKV_ERROR_INDEX:
-        return "set, head, position or slot out of range";
+        return "set, head, position or slot out of range or order";
     case SNAPKV_ERROR_ALIAS:
         return "source and destination overlap";
     case SNAPKV_ERROR_NOT_FINITE:
@@ -2320,37 +3334,342 @@ SNAPKV_API const char *snapkv_status_string(snapkv_status status) {
     return "unknown status";
 }
 
+SNAPKV_API snapkv_rows snapkv_rows_by_head(const void *data, snapkv_dtype dtype, size_t n_rows,
+                                           size_t head_dim) {
+    snapkv_rows rows;
+    memset(&rows, 0, sizeof rows);
+    rows.data = data;
+    rows.dtype = dtype;
+    rows.row_stride = skv_row_bytes(&rows, head_dim);
+    rows.head_stride = skv_size_mul(n_rows, rows.row_stride);
+    return rows;
+}
+
+SNAPKV_API snapkv_rows snapkv_rows_by_position(const void *data, snapkv_dtype dtype,
+                                               size_t n_heads, size_t head_dim) {
+    snapkv_rows rows = snapkv_rows_by_head(data, dtype, 1, head_dim);
+    rows.row_stride = skv_size_mul(n_heads, rows.head_stride);
+    return rows;
+}
+
+SNAPKV_API snapkv_rows_out snapkv_rows_in_place(const snapkv_rows *rows) {
+    snapkv_rows_out out;
+    memset(&out, 0, sizeof out);
+    if (rows) {
+        out.data = (void *)(uintptr_t)rows->data; /* whoever asks for this owns the cache */
+        out.head_stride = rows->head_stride;
+        out.row_stride = rows->row_stride;
+        out.block_table = rows->block_table;
+        out.block_rows = rows->block_rows;
+        out.block_stride = rows->block_stride;
+    }
+    return out;
+}
+
 SNAPKV_API snapkv_status snapkv_check(const snapkv_config *config, const snapkv_layer *layer) {
-    SKV_TRY(skv_check_layer(config, layer, 1));
-    return layer->values.data ? skv_check_values(layer) : SNAPKV_OK;
+    return skv_status(skv_find_broken(config, layer));
+}
+
+SNAPKV_API const char *snapkv_explain(const snapkv_config *config, const snapkv_layer *layer) {
+    return skv_rule_text(skv_find_broken(config, layer));
 }
 
 SNAPKV_API size_t snapkv_set_count(const snapkv_config *config, const snapkv_layer *layer) {
-    if (skv_check_sizes(config, layer, 1) != SNAPKV_OK) {
-        return 0;
-    }
-    return config->sharing == SNAPKV_PER_LAYER        ? 1
-           : config->sharing == SNAPKV_PER_QUERY_HEAD ? layer->n_query_heads
-                                                      : layer->n_kv_heads;
+    return skv_check_sizes(config, layer, SKV_FOR_LAYER) ? 0 : skv_set_count(config, layer);
 }
 
 SNAPKV_API size_t snapkv_kept_count(const snapkv_config *config, size_t length) {
-    return config ? skv_size_min(length, config->capacity) : 0;
+    if (!config || length > INT32_MAX || skv_check_policy(config, SKV_FOR_LAYER)) {
+        return 0;
+    }
+    return skv_size_min(length, config->capacity);
 }
 
 SNAPKV_API size_t snapkv_workspace_size(const snapkv_config *config, const snapkv_layer *layer) {
-    if (skv_check_sizes(config, layer, 0) != SNAPKV_OK) {
+    if (skv_check_sizes(config, layer, SKV_BYPASSES)) {
         return 0;
     }
-    const skv_plan plan = skv_set_plan(config, layer);
-    return skv_workspace_bytes(plan.fixed + (plan.vote_tiles - plan.first_tile) * plan.per_tile);
+    return skv_scan_size(skv_set_scan(config, layer));
 }
 
 SNAPKV_API size_t snapkv_workspace_min(const snapkv_config *config, const snapkv_layer *layer) {
-    if (skv_check_sizes(config, layer, 0) != SNAPKV_OK) {
+    if (skv_check_sizes(config, layer, SKV_BYPASSES)) {
         return 0;
     }
-    return skv_workspace_bytes(skv_set_plan(config, layer).fixed);
+    return skv_scan_min(skv_set_scan(config, layer));
+}
+
+/* snapkv_compress of n_sets sets. All are selected before a row moves. */
+SKV_NOINLINE snapkv_status skv_compress_sets(const snapkv_config *config, const snapkv_layer *layer,
+                                             size_t first_set, size_t n_sets, int32_t *kept,
+                                             const snapkv_rows_out *keys_out,
+                                             const snapkv_rows_out *values_out,
+                                             snapkv_selection *selections, void *workspace,
+                                             size_t workspace_size) {
+    const size_t n_kept = skv_size_min(layer->length, config->capacity);
+    const int ascends = config->order == SNAPKV_BY_POSITION || skv_is_bypassed(config, layer);
+    const skv_scan scan = skv_set_scan(config, layer);
+    skv_gathering gathering;
+    skv_region areas[3];
+    areas[0] = skv_area(workspace, workspace_size);
+    areas[1] = skv_area(kept, skv_size_mul(skv_size_mul(n_sets, n_kept), sizeof *kept));
+    areas[2] = skv_area(selections, skv_size_mul(n_sets, sizeof *selections));
+    SKV_TRY(skv_check_workspace(&scan, workspace, workspace_size));
+    SKV_TRY(skv_plan_gather(&gathering, config, layer, first_set, n_sets, n_kept, ascends, keys_out,
+                            values_out));
+    if (skv_areas_clash(areas, 3, config, layer, SKV_BYPASSES)) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    SKV_TRY(skv_check_written(&gathering, areas, 3));
+    for (size_t i = 0; i < n_sets; i++) {
+        SKV_TRY(skv_select_set(config, layer, first_set + i, kept + i * n_kept, NULL,
+                               selections ? selections + i : NULL, workspace, workspace_size));
+    }
+    const size_t heads_per_list = gathering.n_heads / n_sets;
+    for (size_t i = 0; i < n_sets; i++) {
+        skv_gather_heads(&gathering, i * heads_per_list, heads_per_list, kept + i * n_kept);
+    }
+    return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_compress_layer(
+    const snapkv_config *config, const snapkv_layer *layer, int32_t *kept,
+    const snapkv_rows_out *keys_out, const snapkv_rows_out *values_out,
+    snapkv_selection *selections, void *workspace, size_t workspace_size) {
+    if (!kept || !workspace || !keys_out || !values_out) {
+        return SNAPKV_ERROR_NULL;
+    }
+    SKV_TRY(skv_status(skv_check_layer(config, layer, SKV_FOR_LAYER)));
+    SKV_TRY(skv_status(skv_check_gathered(layer)));
+    return skv_compress_sets(config, layer, 0, skv_set_count(config, layer), kept, keys_out,
+                             values_out, selections, workspace, workspace_size);
+}
+
+SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv_layer *layer,
+                                       size_t set, int32_t *kept, float *scores,
+                                       snapkv_selection *selection, void *workspace,
+                                       size_t workspace_size) {
+    if (!kept || !workspace) {
+        return SNAPKV_ERROR_NULL;
+    }
+    SKV_TRY(skv_status(skv_find_broken(config, layer)));
+    if (set >= skv_set_count(config, layer)) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    const skv_scan scan = skv_set_scan(config, layer);
+    const size_t n_kept = skv_size_min(layer->length, config->capacity);
+    skv_region areas[4];
+    areas[0] = skv_area(workspace, workspace_size);
+    areas[1] = skv_area(kept, n_kept * sizeof *kept);
+    areas[2] = skv_area(scores, scan.n_votes * sizeof *scores);
+    areas[3] = skv_area(selection, sizeof *selection);
+    SKV_TRY(skv_check_workspace(&scan, workspace, workspace_size));
+    if (skv_areas_clash(areas, 4, config, layer, SKV_BYPASSES)) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    return skv_select_set(config, layer, set, kept, scores, selection, workspace, workspace_size);
+}
+
+SNAPKV_API snapkv_status snapkv_gather(const snapkv_config *config, const snapkv_layer *layer,
+                                       size_t set, const int32_t *kept, size_t n_kept,
+                                       const snapkv_rows_out *keys_out,
+                                       const snapkv_rows_out *values_out) {
+    if (!config || !layer || !kept || !keys_out || !values_out) {
+        return SNAPKV_ERROR_NULL;
+    }
+    SKV_TRY(skv_status(skv_check_heads(layer)));
+    SKV_TRY(skv_status(skv_check_policy(config, 0)));
+    SKV_TRY(skv_status(skv_check_gathered(layer)));
+    if (layer->queries.data && skv_has_voters(config, layer, SKV_BYPASSES)) {
+        SKV_TRY(skv_status(skv_check_view(&layer->queries, layer->n_query_heads, config->window,
+                                          layer->head_dim)));
+    }
+    if (set >= skv_set_count(config, layer) || !skv_indices_inside(kept, n_kept, layer->length)) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    if (n_kept == 0) {
+        return SNAPKV_OK;
+    }
+    const skv_region list = skv_area(kept, skv_size_mul(n_kept, sizeof *kept));
+    skv_gathering gathering;
+    SKV_TRY(skv_plan_gather(&gathering, config, layer, set, 1, n_kept, skv_ascends(kept, n_kept),
+                            keys_out, values_out));
+    SKV_TRY(skv_check_written(&gathering, &list, 1));
+    skv_gather_heads(&gathering, 0, gathering.n_heads, kept);
+    return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_compress(const snapkv_config *config, const snapkv_layer *layer,
+                                         size_t set, int32_t *kept,
+                                         const snapkv_rows_out *keys_out,
+                                         const snapkv_rows_out *values_out,
+                                         snapkv_selection *selection, void *workspace,
+                                         size_t workspace_size) {
+    if (!kept || !workspace || !keys_out || !values_out) {
+        return SNAPKV_ERROR_NULL;
+    }
+    SKV_TRY(skv_status(skv_check_layer(config, layer, SKV_FOR_LAYER)));
+    SKV_TRY(skv_status(skv_check_gathered(layer)));
+    if (set >= skv_set_count(config, layer)) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    return skv_compress_sets(config, layer, set, 1, kept, keys_out, values_out, selection,
+                             workspace, workspace_size);
+}
+
+SNAPKV_API snapkv_status snapkv_score(const snapkv_config *config, const snapkv_layer *layer,
+                                      size_t set, float *scores, float *votes, void *workspace,
+                                      size_t workspace_size) {
+    if (!scores || !workspace) {
+        return SNAPKV_ERROR_NULL;
+    }
+    const int needs = SKV_FOR_VOTES | SKV_FOR_SCORES;
+    SKV_TRY(skv_status(skv_check_layer(config, layer, needs)));
+    if (set >= skv_set_count(config, layer)) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    skv_scan scan = skv_set_scan(config, layer);
+    const size_t bytes = scan.n_votes * sizeof *scores;
+    skv_region areas[3];
+    areas[0] = skv_area(workspace, workspace_size);
+    areas[1] = skv_area(scores, bytes);
+    areas[2] = skv_area(votes, bytes);
+    SKV_TRY(skv_check_workspace(&scan, workspace, workspace_size));
+    if (skv_areas_clash(areas, 3, config, layer, needs)) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    SKV_TRY(skv_score_set(&scan, config, layer, set, workspace, workspace_size));
+    memcpy(scores, scan.scores, bytes);
+    if (votes) {
+        memcpy(votes, scan.total_votes, bytes);
+    }
+    return SNAPKV_OK;
+}
+
+/* What snapkv_keep and snapkv_coverage ask of the policy and the length. */
+SKV_NOINLINE snapkv_status skv_check_prefix(const snapkv_config *config, size_t length) {
+    if (length == 0 || length > INT32_MAX || length * sizeof(float) >= PTRDIFF_MAX) {
+        return SNAPKV_ERROR_SHAPE;
+    }
+    return config->window == 0 || skv_recent(config) > length ? SNAPKV_ERROR_WINDOW : SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_keep(const snapkv_config *config, size_t length,
+                                     const float *scores, size_t n_best, int32_t *kept) {
+    if (!config || !scores || !kept) {
+        return SNAPKV_ERROR_NULL;
+    }
+    SKV_TRY(skv_check_prefix(config, length));
+    const size_t prefix = skv_prefix(config, length);
+    if (config->n_sink > prefix || n_best > prefix - config->n_sink) {
+        return SNAPKV_ERROR_CAPACITY;
+    }
+    if ((unsigned)config->order > SNAPKV_BY_SCORE) {
+        return SNAPKV_ERROR_OPTION;
+    }
+    const size_t n_kept = config->n_sink + n_best + (length - prefix);
+    if (skv_overlap((uintptr_t)scores, prefix * sizeof *scores, (uintptr_t)kept,
+                    n_kept * sizeof *kept)) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    if (!skv_all_finite(scores, prefix)) {
+        return SNAPKV_ERROR_NOT_FINITE;
+    }
+    skv_keep_best(config, length, scores, n_best, kept);
+    return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_coverage(const snapkv_config *config, size_t length,
+                                         const float *votes, const int32_t *kept, size_t n_kept,
+                                         float *coverage) {
+    if (!config || !votes || !kept || !coverage) {
+        return SNAPKV_ERROR_NULL;
+    }
+    SKV_TRY(skv_check_prefix(config, length));
+    const size_t prefix = skv_prefix(config, length);
+    if (!skv_indices_inside(kept, n_kept, length)) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    if (skv_overlap((uintptr_t)votes, prefix * sizeof *votes, (uintptr_t)coverage,
+                    sizeof *coverage) ||
+        skv_overlap((uintptr_t)kept, n_kept * sizeof *kept, (uintptr_t)coverage,
+                    sizeof *coverage)) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    if (!skv_all_finite(votes, prefix)) {
+        return SNAPKV_ERROR_NOT_FINITE;
+    }
+    *coverage = skv_kept_share(votes, prefix, kept, n_kept, (float)config->window);
+    return SNAPKV_OK;
+}
+
+/* The lists and what they hold; sets the number of all scores. */
+SKV_NOINLINE snapkv_status skv_check_lists(const snapkv_list *lists, size_t n_lists,
+                                           const size_t *counts, size_t *n_scores) {
+    const size_t counts_bytes = n_lists * sizeof *counts;
+    size_t all = 0;
+    for (size_t i = 0; i < n_lists; i++) {
+        const size_t n = lists[i].n;
+        if (n > 0 && !lists[i].scores) {
+            return SNAPKV_ERROR_NULL;
+        }
+        all = skv_size_add(all, n);
+        if (n > INT32_MAX || skv_size_mul(n, sizeof(float)) >= PTRDIFF_MAX || all == SIZE_MAX) {
+            return SNAPKV_ERROR_SHAPE;
+        }
+        if (skv_overlap((uintptr_t)lists[i].scores, n * sizeof(float), (uintptr_t)counts,
+                        counts_bytes)) {
+            return SNAPKV_ERROR_ALIAS;
+        }
+    }
+    for (size_t i = 0; i < n_lists; i++) {
+        if (!skv_all_finite(lists[i].scores, lists[i].n)) {
+            return SNAPKV_ERROR_NOT_FINITE;
+        }
+    }
+    *n_scores = all;
+    return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_allocate(const snapkv_list *lists, size_t n_lists, size_t budget,
+                                         size_t least, size_t *counts) {
+    if (!lists || !counts) {
+        return SNAPKV_ERROR_NULL;
+    }
+    if (n_lists == 0 || skv_size_mul(n_lists, sizeof *lists) >= PTRDIFF_MAX) {
+        return SNAPKV_ERROR_SHAPE;
+    }
+    if (skv_size_mul(n_lists, least) > budget) {
+        return SNAPKV_ERROR_CAPACITY;
+    }
+    if (skv_overlap((uintptr_t)lists, n_lists * sizeof *lists, (uintptr_t)counts,
+                    n_lists * sizeof *counts)) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    size_t n_scores = 0;
+    SKV_TRY(skv_check_lists(lists, n_lists, counts, &n_scores));
+    if (budget >= n_scores) {
+        for (size_t i = 0; i < n_lists; i++) {
+            counts[i] = lists[i].n;
+        }
+        return SNAPKV_OK;
+    }
+    skv_shares shares;
+    shares.lists = lists;
+    shares.n_lists = n_lists;
+    shares.least = least;
+    const int32_t threshold = skv_share_threshold(&shares, n_scores, budget);
+    size_t above, not_below;
+    skv_add_shares(&shares, threshold, threshold, &above, &not_below);
+    size_t rest = budget - above; /* goes to scores at the threshold, in order */
+    for (size_t i = 0; i < n_lists; i++) {
+        skv_count_codes(lists[i].scores, lists[i].n, threshold, threshold, &above, &not_below);
+        const size_t share = skv_share(&shares, i, above);
+        const size_t more = skv_size_min(skv_share(&shares, i, not_below) - share, rest);
+        counts[i] = share + more;
+        rest -= more;
+    }
+    return SNAPKV_OK;
 }
 
 SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_layer *layer,
@@ -2359,22 +3678,23 @@ SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_l
     if (!votes || !workspace) {
         return SNAPKV_ERROR_NULL;
     }
-    SKV_TRY(skv_check_layer(config, layer, 0));
-    const size_t prefix = layer->length - config->window;
-    if (prefix == 0) {
-        return SNAPKV_ERROR_WINDOW;
-    }
+    SKV_TRY(skv_status(skv_check_layer(config, layer, SKV_FOR_VOTES)));
     if (query_head >= layer->n_query_heads) {
         return SNAPKV_ERROR_INDEX;
     }
-    SKV_TRY(skv_check_workspace(config, layer, workspace, workspace_size, votes,
-                                prefix * sizeof *votes));
-    skv_scan scan;
-    const skv_plan plan = skv_make_plan(layer, 1, config->window, prefix, prefix);
-    skv_start_scan(&scan, &plan, layer, query_head, workspace, workspace_size);
-    skv_pack_queries(&scan, &layer->queries, query_head, prefix);
+    skv_scan scan = skv_set_scan(config, layer);
+    skv_region areas[2];
+    areas[0] = skv_area(workspace, workspace_size);
+    areas[1] = skv_area(votes, scan.n_votes * sizeof *votes);
+    SKV_TRY(skv_check_workspace(&scan, workspace, workspace_size));
+    if (skv_areas_clash(areas, 2, config, layer, SKV_FOR_VOTES)) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    scan.n_heads = 1;
+    skv_start_scan(&scan, query_head, layer->query_positions, workspace, workspace_size);
+    skv_pack_queries(&scan, &layer->queries, query_head);
     SKV_TRY(skv_scan_keys(&scan));
-    skv_sum_votes(&scan, 0, votes);
+    skv_sum_votes(&scan, 0, votes, scan.by_max ? scan.sums : votes);
     return SNAPKV_OK;
 }
 
@@ -2392,7 +3712,7 @@ SNAPKV_API snapkv_status snapkv_pool(const float *votes, size_t n, size_t kernel
     if ((unsigned)pooling > SNAPKV_POOL_MAX) {
         return SNAPKV_ERROR_OPTION;
     }
-    if (skv_overlap(votes, n * sizeof *votes, scores, n * sizeof *scores)) {
+    if (skv_overlap((uintptr_t)votes, n * sizeof *votes, (uintptr_t)scores, n * sizeof *scores)) {
         return SNAPKV_ERROR_ALIAS;
     }
     if (!skv_all_finite(votes, n)) {
@@ -2415,7 +3735,7 @@ SNAPKV_API snapkv_status snapkv_top_k(const float *scores, size_t n, size_t k, s
     if ((unsigned)order > SNAPKV_BY_SCORE) {
         return SNAPKV_ERROR_OPTION;
     }
-    if (skv_overlap(scores, n * sizeof *scores, indices, k * sizeof *indices)) {
+    if (skv_overlap((uintptr_t)scores, n * sizeof *scores, (uintptr_t)indices, k * sizeof *indices)) {
         return SNAPKV_ERROR_ALIAS;
     }
     if (!skv_all_finite(scores, n)) {
@@ -2438,24 +3758,35 @@ SNAPKV_API snapkv_status snapkv_gather_rows(const int32_t *kept, size_t n_kept, 
         skv_extent(1, 0, n_kept, dst_stride, row_bytes) >= PTRDIFF_MAX) {
         return SNAPKV_ERROR_SHAPE;
     }
-    if ((n_rows > 1 && src_stride < row_bytes) || (n_kept > 1 && dst_stride < row_bytes)) {
+    if (n_rows > 1 && src_stride < row_bytes) {
         return SNAPKV_ERROR_STRIDE;
+    }
+    if (n_kept > 1 && dst_stride < row_bytes) {
+        return SNAPKV_ERROR_OUTPUT;
     }
     if (!skv_indices_inside(kept, n_kept, n_rows)) {
         return SNAPKV_ERROR_INDEX;
     }
-    const int in_place = src == dst && src_stride == dst_stride && skv_ascends(kept, n_kept);
+    const uintptr_t from = (uintptr_t)src, to = (uintptr_t)dst;
     const size_t dst_bytes = n_kept ? skv_extent(1, 0, n_kept, dst_stride, row_bytes) : 0;
-    if (skv_overlap(kept, n_kept * sizeof *kept, dst, dst_bytes) ||
-        (!in_place && skv_strided_overlap(src, n_rows, src_stride, row_bytes, dst, n_kept,
-                                          dst_stride, row_bytes))) {
+    /* Slot i then lies at or before the row it takes, and the rows to come lie behind it. */
+    const int moves_down = src_stride == dst_stride && from >= to &&
+                           (from == to || (src_stride > 0 && (from - to) % src_stride == 0)) &&
+                           skv_ascends(kept, n_kept);
+    const int are_apart = !skv_strided_overlap(from, n_rows, src_stride, row_bytes, to, n_kept,
+                                               dst_stride, row_bytes);
+    if (skv_overlap((uintptr_t)kept, n_kept * sizeof *kept, to, dst_bytes) ||
+        (!are_apart && !moves_down)) {
         return SNAPKV_ERROR_ALIAS;
     }
-    snapkv_rows rows;
+    snapkv_rows rows, slots;
     memset(&rows, 0, sizeof rows);
     rows.data = src;
     rows.row_stride = src_stride;
-    skv_gather(&rows, 0, row_bytes, kept, n_kept, (char *)dst, dst_stride);
+    slots = rows;
+    slots.data = dst;
+    slots.row_stride = dst_stride;
+    skv_move_rows(&rows, 0, &slots, (char *)dst, 0, row_bytes, kept, n_kept, are_apart);
     return SNAPKV_OK;
 }
 
@@ -2473,18 +3804,21 @@ SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kep
         skv_extent(1, 0, n_rows, dst_stride, dst_bytes) >= PTRDIFF_MAX) {
         return SNAPKV_ERROR_SHAPE;
     }
-    if (n_rows > 1 && (src_stride < src_bytes || dst_stride < dst_bytes)) {
+    if (n_rows > 1 && src_stride < src_bytes) {
         return SNAPKV_ERROR_STRIDE;
+    }
+    if (n_rows > 1 && dst_stride < dst_bytes) {
+        return SNAPKV_ERROR_OUTPUT;
     }
     if (!skv_indices_inside(kept, n_kept, n_columns)) {
         return SNAPKV_ERROR_INDEX;
     }
     const int in_place = src == dst && src_stride == dst_stride && skv_ascends(kept, n_kept);
     if (n_kept > 0 &&
-        (skv_overlap(kept, n_kept * sizeof *kept, dst,
+        (skv_overlap((uintptr_t)kept, n_kept * sizeof *kept, (uintptr_t)dst,
                      skv_extent(1, 0, n_rows, dst_stride, dst_bytes)) ||
-         (!in_place && skv_strided_overlap(src, n_rows, src_stride, src_bytes, dst, n_rows,
-                                           dst_stride, dst_bytes)))) {
+         (!in_place && skv_strided_overlap((uintptr_t)src, n_rows, src_stride, src_bytes,
+                                           (uintptr_t)dst, n_rows, dst_stride, dst_bytes)))) {
         return SNAPKV_ERROR_ALIAS;
     }
     for (size_t first = 0; first < n_rows; first += 4) {
@@ -2508,77 +3842,18 @@ SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kep
     return SNAPKV_OK;
 }
 
-SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv_layer *layer,
-                                       size_t set, int32_t *kept, float *scores,
-                                       snapkv_selection *selection, void *workspace,
-                                       size_t workspace_size) {
-    if (!kept || !workspace) {
-        return SNAPKV_ERROR_NULL;
-    }
-    SKV_TRY(skv_check_layer(config, layer, 1));
-    SKV_TRY(skv_check_select(config, layer, set, kept, scores, selection, workspace,
-                             workspace_size));
-    return skv_select_set(config, layer, set, kept, scores, selection, workspace, workspace_size);
-}
-
-SNAPKV_API snapkv_status snapkv_compress(const snapkv_config *config, const snapkv_layer *layer,
-                                         size_t set, int32_t *kept,
-                                         const snapkv_rows_out *keys_out,
-                                         const snapkv_rows_out *values_out,
-                                         snapkv_selection *selection, void *workspace,
-                                         size_t workspace_size) {
-    if (!kept || !workspace || !keys_out || !values_out || !keys_out->data || !values_out->data ||
-        (layer && !layer->values.data)) {
-        return SNAPKV_ERROR_NULL;
-    }
-    SKV_TRY(skv_check_layer(config, layer, 1));
-    SKV_TRY(skv_check_values(layer));
-    const snapkv_rows *views[2] = {&layer->keys, &layer->values};
-    const snapkv_rows_out *outs[2] = {keys_out, values_out};
-    const size_t n_kept = snapkv_kept_count(config, layer->length);
-    const int expanded = config->sharing == SNAPKV_PER_QUERY_HEAD;
-    const size_t n_out_heads = expanded ? layer->n_query_heads : layer->n_kv_heads;
-    const size_t source_head = expanded ? set / (layer->n_query_heads / layer->n_kv_heads) : set;
-    const int whole_layer = config->sharing == SNAPKV_PER_LAYER;
-    size_t bytes[2];
-    for (int i = 0; i < 2; i++) {
-        bytes[i] = skv_row_bytes(views[i], layer->head_dim);
-        if (bytes[i] == 0) {
-            return SNAPKV_ERROR_OPTION;
-        }
-    }
-    for (int i = 0; i < 2; i++) {
-        const snapkv_rows_out *out = outs[i];
-        if (skv_extent(n_out_heads, out->head_stride, n_kept, out->row_stride, bytes[i]) >=
-            PTRDIFF_MAX) {
-            return SNAPKV_ERROR_SHAPE;
-        }
-        if (skv_rows_overlap(n_out_heads, out->head_stride, n_kept, out->row_stride, bytes[i])) {
-            return SNAPKV_ERROR_STRIDE;
-        }
-    }
-    SKV_TRY(skv_check_select(config, layer, set, kept, NULL, selection, workspace, workspace_size));
-    const size_t first_out = whole_layer ? 0 : set;
-    const size_t end_out = whole_layer ? n_out_heads : set + 1;
-    SKV_TRY(skv_check_outputs(config, layer, first_out, end_out, n_out_heads, outs, bytes, kept,
-                              selection, workspace, workspace_size));
-    SKV_TRY(skv_select_set(config, layer, set, kept, NULL, selection, workspace, workspace_size));
-    for (size_t head = first_out; head < end_out; head++) {
-        for (int i = 0; i < 2; i++) {
-            skv_gather(views[i], whole_layer ? head : source_head, bytes[i], kept, n_kept,
-                       skv_out_head(outs[i], head), outs[i]->row_stride);
-        }
-    }
-    return SNAPKV_OK;
-}
-
-/* a * b in 64 bits, saturating. */
+/* In 64 bits, saturating. */
 SKV_INLINE uint64_t skv_count_mul(uint64_t a, uint64_t b) {
     return b != 0 && a > UINT64_MAX / b ? UINT64_MAX : a * b;
 }
 
+SKV_INLINE uint64_t skv_count_add(uint64_t a, uint64_t b) {
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
 SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapkv_model *model,
-                                        size_t length, size_t generated, snapkv_ledger *ledger) {
+                                        size_t length, size_t generated, const size_t *counts,
+                                        snapkv_ledger *ledger) {
     if (!config || !model || !ledger) {
         return SNAPKV_ERROR_NULL;
     }
@@ -2591,23 +3866,37 @@ SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapk
     layer.n_kv_heads = model->n_kv_heads;
     layer.length = length;
     layer.head_dim = model->head_dim;
-    SKV_TRY(skv_check_sizes(config, &layer, 1));
-    const size_t kept = snapkv_kept_count(config, length);
-    const int expanded = config->sharing == SNAPKV_PER_QUERY_HEAD;
-    uint64_t row = skv_count_mul(2, model->batch); /* the K and V of one position in one head */
-    row = skv_count_mul(row, model->n_layers);
-    row = skv_count_mul(row, model->head_dim);
+    SKV_TRY(skv_status(skv_check_sizes(config, &layer, SKV_FOR_LAYER)));
+    const uint64_t heads = config->sharing == SNAPKV_PER_QUERY_HEAD ? model->n_query_heads
+                                                                    : model->n_kv_heads;
+    const uint64_t layers = skv_count_mul(model->batch, model->n_layers);
+    const uint64_t lists = skv_count_mul(layers, skv_set_count(config, &layer));
+    const uint64_t rows = skv_count_mul(layers, heads); /* one per head */
+    uint64_t row = skv_count_mul(2, model->head_dim);   /* a position's K and V in one head */
     row = skv_count_mul(row, model->element_size);
+    uint64_t kept = skv_count_mul(rows, skv_size_min(length, config->capacity));
+    if (counts) {
+        if (lists >= PTRDIFF_MAX / sizeof *counts) {
+            return SNAPKV_ERROR_SHAPE;
+        }
+        kept = 0;
+        for (size_t i = 0; i < (size_t)lists; i++) {
+            if (counts[i] > length) {
+                return SNAPKV_ERROR_INDEX;
+            }
+            kept = skv_count_add(kept, skv_count_mul(rows / lists, counts[i]));
+        }
+    }
+    const uint64_t full = skv_count_mul(layers, model->n_kv_heads);
     snapkv_ledger result;
-    result.full_bytes = skv_count_mul(skv_count_mul(row, model->n_kv_heads),
-                                      skv_size_add(length, generated));
-    result.kept_bytes = skv_count_mul(
-        skv_count_mul(row, expanded ? model->n_query_heads : model->n_kv_heads),
-        skv_size_add(kept, generated));
+    result.full_bytes =
+        skv_count_mul(row, skv_count_mul(full, skv_count_add(length, generated)));
+    result.kept_bytes =
+        skv_count_mul(row, skv_count_add(kept, skv_count_mul(rows, generated)));
     result.score_bytes = skv_count_mul(skv_count_mul(4, skv_count_mul(model->batch, length)),
                                        skv_count_mul(model->n_query_heads, config->window));
-    result.workspace_bytes = snapkv_workspace_size(config, &layer);
-    if (skv_size_add(length, generated) == SIZE_MAX || result.full_bytes == UINT64_MAX ||
+    result.workspace_bytes = skv_scan_size(skv_set_scan(config, &layer));
+    if (generated > SIZE_MAX - length || result.full_bytes == UINT64_MAX ||
         result.kept_bytes == UINT64_MAX || result.score_bytes == UINT64_MAX) {
         return SNAPKV_ERROR_SHAPE;
     }
@@ -2623,21 +3912,34 @@ SNAPKV_API snapkv_status snapkv_retained_mass(const snapkv_config *config,
     if (!query || !kept || !mass || !workspace) {
         return SNAPKV_ERROR_NULL;
     }
-    SKV_TRY(skv_check_layer(config, layer, 0));
-    if (query_head >= layer->n_query_heads || position < layer->length - 1 ||
-        position > INT32_MAX || !skv_indices_inside(kept, n_kept, layer->length)) {
+    SKV_TRY(skv_status(skv_check_layer(config, layer, 0)));
+    if (query_head >= layer->n_query_heads || position > INT32_MAX ||
+        position < (size_t)skv_position(layer, layer->length - 1) ||
+        !skv_indices_inside(kept, n_kept, layer->length)) {
         return SNAPKV_ERROR_INDEX;
     }
-    SKV_TRY(skv_check_workspace(config, layer, workspace, workspace_size, mass, sizeof *mass));
-    snapkv_rows rows;
-    memset(&rows, 0, sizeof rows);
-    rows.data = query;
-    skv_scan scan;
-    const skv_plan plan = skv_make_plan(layer, 1, 1, layer->length, position);
-    skv_start_scan(&scan, &plan, layer, query_head, workspace, workspace_size);
-    skv_pack_queries(&scan, &rows, 0, position);
+    const int32_t query_position = (int32_t)position;
+    skv_scan scan = skv_set_scan(config, layer);
+    skv_region areas[2];
+    areas[0] = skv_area(workspace, workspace_size);
+    areas[1] = skv_area(mass, sizeof *mass);
+    SKV_TRY(skv_check_workspace(&scan, workspace, workspace_size));
+    if (skv_areas_clash(areas, 2, config, layer, 0)) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (skv_overlap(areas[i].data, areas[i].bytes, (uintptr_t)kept, n_kept * sizeof *kept) ||
+            skv_overlap(areas[i].data, areas[i].bytes, (uintptr_t)query,
+                        layer->head_dim * sizeof *query)) {
+            return SNAPKV_ERROR_ALIAS;
+        }
+    }
+    snapkv_rows rows = snapkv_rows_by_head(query, SNAPKV_F32, 1, layer->head_dim);
+    scan = skv_make_scan(layer, 1, 1, layer->length, 0);
+    skv_start_scan(&scan, query_head, &query_position, workspace, workspace_size);
+    skv_pack_queries(&scan, &rows, 0);
     SKV_TRY(skv_scan_keys(&scan));
-    skv_sum_votes(&scan, 0, scan.votes);
+    skv_sum_votes(&scan, 0, scan.votes, scan.votes);
     *mass = skv_kept_share(scan.votes, layer->length, kept, n_kept, 1.0f);
     return SNAPKV_OK;
 }
@@ -2648,8 +3950,8 @@ SNAPKV_API float snapkv_error_bound(float mass, float value_norm_max) {
 
 SNAPKV_API snapkv_cursor snapkv_cursor_start(const snapkv_config *config, size_t length) {
     snapkv_cursor cursor;
-    cursor.prompt_length = config ? length : 0;
     cursor.prompt_kept = snapkv_kept_count(config, length);
+    cursor.prompt_length = cursor.prompt_kept ? length : 0;
     cursor.generated = 0;
     return cursor;
 }
@@ -2703,10 +4005,8 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
     return SNAPKV_OK;
 }
 
-#undef SKV_HAS_AVX2
-#undef SKV_HAS_AVX512
-#undef SKV_HAS_NEON
 #undef SKV_INLINE
+#undef SKV_WRAPS
 #undef SKV_NOINLINE
 #undef SKV_UNROLL
 #undef SKV_EACH
@@ -2723,7 +4023,19 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #undef SKV_ALL
 #undef SKV_MAP
 #undef SKV_LOWEST
+#undef SKV_RULE
+#undef SKV_VIEW_TEXT
+#undef SKV_OBEY
 #undef SKV_TRY
+
+#endif /* SNAPKV_DECLARATIONS_ONLY */
+
+#undef SKV_HAS_AVX2
+#undef SKV_HAS_AVX512
+#undef SKV_HAS_NEON
+#if defined(__GNUC__) || defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 #endif /* SNAPKV_H */
 
