@@ -642,8 +642,8 @@ static inline const char *llama_compress(const snapkv_config *config, const llam
     for (size_t layer = 0; layer < m->n_layers && status == SNAPKV_OK; layer++) {
         view = llama_layer(m, from, layer, queries, config->window);
         const size_t at = llama_cache_at(to, layer, 0);
-        const snapkv_rows_out keys_out = {to->keys + at, to->n_slots * row, row};
-        const snapkv_rows_out values_out = {to->values + at, to->n_slots * row, row};
+        const snapkv_rows_out keys_out = {to->keys + at, to->n_slots * row, row, NULL, 0, 0};
+        const snapkv_rows_out values_out = {to->values + at, to->n_slots * row, row, NULL, 0, 0};
         for (size_t set = 0; set < n_sets && status == SNAPKV_OK; set++) {
             snapkv_selection selection;
             status = snapkv_compress(config, &view, set, kept + (layer * n_sets + set) * n_kept,

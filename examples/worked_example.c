@@ -95,8 +95,8 @@ int main(void) {
     int32_t kept[CAPACITY];
     snapkv_selection selection;
     float kept_keys[CAPACITY][DIM], kept_values[CAPACITY][DIM];
-    const snapkv_rows_out keys_out = {kept_keys, 0, sizeof kept_keys[0]};
-    const snapkv_rows_out values_out = {kept_values, 0, sizeof kept_values[0]};
+    const snapkv_rows_out keys_out = {kept_keys, 0, sizeof kept_keys[0], NULL, 0, 0};
+    const snapkv_rows_out values_out = {kept_values, 0, sizeof kept_values[0], NULL, 0, 0};
     must(snapkv_compress(&config, &layer, 0, kept, &keys_out, &values_out, &selection, workspace,
                          size));
     printf("%-28s", "kept");

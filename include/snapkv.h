@@ -2088,7 +2088,7 @@ SKV_NOINLINE void skv_pick_top(const float *scores, size_t n, size_t k, snapkv_o
     }
 }
 
-/* ---- One budget for many lists ---------------------------------------------------------------- */
+/* ---- One budget for many lists --------------------------------------------------------------- */
 
 /* What the lists keep together where every code from a threshold up survives, and of each list at
  * least its `least` best. The higher the threshold, the less; the budget is met at the highest that
@@ -2279,58 +2279,72 @@ SKV_NOINLINE void skv_move_columns_4(const int32_t *kept, size_t n_kept, const c
     skv_move_columns(kept, n_kept, src, dst, 4);
 }
 
-/* ---- Broken rules ----------------------------------------------------------------------------- */
+/* ---- Broken rules ---------------------------------------------------------------------------- */
 
-/* A broken rule is a number: its status, the view that breaks it, which rule of that status. 0:
- * none is. So one check serves snapkv_check, which tells the status, and snapkv_explain, which
- * tells it all. */
-#define SKV_RULE(status, number) ((int)(status) * 256 + (number))
+/* Every rule of snapkv_check, once: its status, and what snapkv_explain says of it. Those of a view
+ * hold for each of the three, and a broken one is told with the view: + SKV_OF_VIEW times it. */
+#define SKV_RULES(RULE, VIEW_RULE)                                                                 \
+    RULE(SKV_CONFIG_NULL, NULL, "config: NULL")                                                    \
+    RULE(SKV_LAYER_NULL, NULL, "layer: NULL")                                                      \
+    VIEW_RULE(SKV_DATA_NULL, NULL, "data: NULL")                                                   \
+    VIEW_RULE(SKV_DECODE_NULL, NULL, "decode: NULL for custom rows")                               \
+    RULE(SKV_NO_QUERY_HEADS, SHAPE, "layer.n_query_heads: 0")                                      \
+    RULE(SKV_NO_KV_HEADS, SHAPE, "layer.n_kv_heads: 0")                                            \
+    RULE(SKV_HEADS_DONT_DIVIDE, SHAPE, "layer.n_query_heads: no multiple of n_kv_heads")           \
+    RULE(SKV_NO_LENGTH, SHAPE, "layer.length: 0")                                                  \
+    RULE(SKV_LONG_LENGTH, SHAPE, "layer.length: above INT32_MAX")                                  \
+    RULE(SKV_NO_HEAD_DIM, SHAPE, "layer.head_dim: 0")                                              \
+    RULE(SKV_LARGE_WORKSPACE, SHAPE, "config.window: the workspace does not fit into memory")      \
+    VIEW_RULE(SKV_LARGE_VIEW, SHAPE, "row_stride, head_stride, block_table: beyond all memory")    \
+    VIEW_RULE(SKV_ROW_STRIDE, STRIDE, "row_stride: rows overlap")                                  \
+    VIEW_RULE(SKV_HEAD_STRIDE, STRIDE, "head_stride: heads overlap")                               \
+    VIEW_RULE(SKV_MISALIGNED, STRIDE, "data, strides: not aligned to the element")                 \
+    VIEW_RULE(SKV_BLOCK_ROWS, STRIDE, "block_rows: 0")                                             \
+    VIEW_RULE(SKV_BLOCK_NUMBER, STRIDE, "block_table: a negative block")                           \
+    VIEW_RULE(SKV_BLOCK_STRIDE, STRIDE, "block_stride: blocks overlap")                            \
+    RULE(SKV_NO_WINDOW, WINDOW, "config.window: 0")                                                \
+    RULE(SKV_LONG_WINDOW, WINDOW, "config.window: above the length, and no query_positions")       \
+    RULE(SKV_NO_PREFIX, WINDOW, "config.n_recent: no position is left to compete")                 \
+    RULE(SKV_SMALL_CAPACITY, CAPACITY, "config.capacity: not above n_sink + n_recent")             \
+    RULE(SKV_NO_KERNEL, KERNEL, "config.kernel_size: 0")                                           \
+    RULE(SKV_EVEN_KERNEL, KERNEL, "config.kernel_size: even")                                      \
+    RULE(SKV_POOLING, OPTION, "config.pooling: unknown")                                           \
+    RULE(SKV_VOTING, OPTION, "config.voting: unknown")                                             \
+    RULE(SKV_ORDER, OPTION, "config.order: unknown")                                               \
+    RULE(SKV_SHARING, OPTION, "config.sharing: unknown")                                           \
+    RULE(SKV_REDUCE, OPTION, "config.reduce: unknown")                                             \
+    VIEW_RULE(SKV_DTYPE, OPTION, "dtype: unknown")                                                 \
+    VIEW_RULE(SKV_ROW_BYTES, OPTION, "row_bytes: 0 for custom rows")                               \
+    RULE(SKV_SCALE, OPTION, "layer.scale: negative or not finite")                                 \
+    RULE(SKV_SOFTCAP, OPTION, "layer.softcap: negative or not finite")                             \
+    RULE(SKV_SPAN_AND_CHUNK, OPTION, "layer.chunk: set together with span")                        \
+    RULE(SKV_SINK_LOGITS, OPTION, "layer.sink_logits: not finite")                                 \
+    RULE(SKV_ALIBI_SLOPES, OPTION, "layer.alibi_slopes: not finite")                               \
+    RULE(SKV_QUERY_POSITIONS, INDEX, "layer.query_positions: negative or descending")              \
+    RULE(SKV_KEY_POSITIONS, INDEX, "layer.key_positions: negative or not ascending")
 
 enum { SKV_QUERIES, SKV_KEYS, SKV_VALUES, SKV_N_VIEWS };
-enum { SKV_OF_VIEW = 64 }; /* what a view's number counts for in a rule */
+enum { SKV_OF_VIEW = 64 };
 
-enum {
-    SKV_CONFIG_NULL = SKV_RULE(SNAPKV_ERROR_NULL, 1),
-    SKV_LAYER_NULL,
-    SKV_DATA_NULL,
-    SKV_DECODE_NULL,
-    SKV_NO_QUERY_HEADS = SKV_RULE(SNAPKV_ERROR_SHAPE, 1),
-    SKV_NO_KV_HEADS,
-    SKV_HEADS_DONT_DIVIDE,
-    SKV_NO_LENGTH,
-    SKV_LONG_LENGTH,
-    SKV_NO_HEAD_DIM,
-    SKV_LARGE_WORKSPACE,
-    SKV_LARGE_VIEW,
-    SKV_ROW_STRIDE = SKV_RULE(SNAPKV_ERROR_STRIDE, 1),
-    SKV_HEAD_STRIDE,
-    SKV_MISALIGNED,
-    SKV_BLOCK_ROWS,
-    SKV_BLOCK_NUMBER,
-    SKV_BLOCK_STRIDE,
-    SKV_NO_WINDOW = SKV_RULE(SNAPKV_ERROR_WINDOW, 1),
-    SKV_LONG_WINDOW,
-    SKV_NO_PREFIX,
-    SKV_SMALL_CAPACITY = SKV_RULE(SNAPKV_ERROR_CAPACITY, 1),
-    SKV_NO_KERNEL = SKV_RULE(SNAPKV_ERROR_KERNEL, 1),
-    SKV_EVEN_KERNEL,
-    SKV_POOLING = SKV_RULE(SNAPKV_ERROR_OPTION, 1),
-    SKV_VOTING,
-    SKV_ORDER,
-    SKV_SHARING,
-    SKV_REDUCE,
-    SKV_DTYPE,
-    SKV_ROW_BYTES,
-    SKV_SCALE,
-    SKV_SOFTCAP,
-    SKV_SPAN_AND_CHUNK,
-    SKV_SINK_LOGITS,
-    SKV_ALIBI_SLOPES,
-    SKV_QUERY_POSITIONS = SKV_RULE(SNAPKV_ERROR_INDEX, 1),
-    SKV_KEY_POSITIONS
-};
+#define SKV_RULE_NAME(name, status, text) name,
+enum { SKV_NO_RULE, SKV_RULES(SKV_RULE_NAME, SKV_RULE_NAME) SKV_N_RULES };
 
-/* Returns a broken rule, or the status of one, from the function that it stands in. */
+SKV_NOINLINE snapkv_status skv_status(int rule) {
+#define SKV_RULE_STATUS(name, status, text) SNAPKV_ERROR_##status,
+    static const unsigned char statuses[] = {SNAPKV_OK,
+                                             SKV_RULES(SKV_RULE_STATUS, SKV_RULE_STATUS)};
+    return (snapkv_status)statuses[rule % SKV_OF_VIEW];
+}
+
+SKV_NOINLINE const char *skv_rule_text(int rule) {
+#define SKV_RULE_TEXT(name, status, text) {text, text, text},
+#define SKV_VIEW_RULE_TEXT(name, status, text) {"queries." text, "keys." text, "values." text},
+    static const char *const texts[][SKV_N_VIEWS] = {
+        {NULL, NULL, NULL}, SKV_RULES(SKV_RULE_TEXT, SKV_VIEW_RULE_TEXT)};
+    return texts[rule % SKV_OF_VIEW][rule / SKV_OF_VIEW];
+}
+
+/* Returns a broken rule, or an error, from the function that it stands in. */
 #define SKV_OBEY(call)                                                                             \
     do {                                                                                           \
         const int skv_broken = (call);                                                             \
@@ -2346,97 +2360,6 @@ enum {
             return skv_tried;                                                                      \
         }                                                                                          \
     } while (0)
-
-SKV_INLINE snapkv_status skv_status(int rule) {
-    return (snapkv_status)(rule / 256);
-}
-
-#define SKV_VIEW_TEXT(view, text)                                                                  \
-    ((view) == SKV_QUERIES ? "queries." text : (view) == SKV_KEYS ? "keys." text : "values." text)
-
-SKV_NOINLINE const char *skv_rule_text(int rule) {
-    const int view = rule % 256 / SKV_OF_VIEW;
-    switch (rule - view * SKV_OF_VIEW) {
-    case SKV_CONFIG_NULL:
-        return "config: NULL";
-    case SKV_LAYER_NULL:
-        return "layer: NULL";
-    case SKV_DATA_NULL:
-        return SKV_VIEW_TEXT(view, "data: NULL");
-    case SKV_DECODE_NULL:
-        return SKV_VIEW_TEXT(view, "decode: NULL for custom rows");
-    case SKV_NO_QUERY_HEADS:
-        return "layer.n_query_heads: 0";
-    case SKV_NO_KV_HEADS:
-        return "layer.n_kv_heads: 0";
-    case SKV_HEADS_DONT_DIVIDE:
-        return "layer.n_query_heads: no multiple of n_kv_heads";
-    case SKV_NO_LENGTH:
-        return "layer.length: 0";
-    case SKV_LONG_LENGTH:
-        return "layer.length: above INT32_MAX";
-    case SKV_NO_HEAD_DIM:
-        return "layer.head_dim: 0";
-    case SKV_LARGE_WORKSPACE:
-        return "config.window, layer: the workspace does not fit into memory";
-    case SKV_LARGE_VIEW:
-        return SKV_VIEW_TEXT(view, "row_stride, head_stride, block_table: beyond all memory");
-    case SKV_ROW_STRIDE:
-        return SKV_VIEW_TEXT(view, "row_stride: rows overlap");
-    case SKV_HEAD_STRIDE:
-        return SKV_VIEW_TEXT(view, "head_stride: heads overlap");
-    case SKV_MISALIGNED:
-        return SKV_VIEW_TEXT(view, "data, strides: not aligned to the element");
-    case SKV_BLOCK_ROWS:
-        return SKV_VIEW_TEXT(view, "block_rows: 0");
-    case SKV_BLOCK_NUMBER:
-        return SKV_VIEW_TEXT(view, "block_table: a negative block");
-    case SKV_BLOCK_STRIDE:
-        return SKV_VIEW_TEXT(view, "block_stride: blocks overlap");
-    case SKV_NO_WINDOW:
-        return "config.window: 0";
-    case SKV_LONG_WINDOW:
-        return "config.window: above the length, and no query_positions";
-    case SKV_NO_PREFIX:
-        return "config.n_recent: no position is left to compete";
-    case SKV_SMALL_CAPACITY:
-        return "config.capacity: not above n_sink and the recent positions";
-    case SKV_NO_KERNEL:
-        return "config.kernel_size: 0";
-    case SKV_EVEN_KERNEL:
-        return "config.kernel_size: even";
-    case SKV_POOLING:
-        return "config.pooling: unknown";
-    case SKV_VOTING:
-        return "config.voting: unknown";
-    case SKV_ORDER:
-        return "config.order: unknown";
-    case SKV_SHARING:
-        return "config.sharing: unknown";
-    case SKV_REDUCE:
-        return "config.reduce: unknown";
-    case SKV_DTYPE:
-        return SKV_VIEW_TEXT(view, "dtype: unknown");
-    case SKV_ROW_BYTES:
-        return SKV_VIEW_TEXT(view, "row_bytes: 0 for custom rows");
-    case SKV_SCALE:
-        return "layer.scale: negative or not finite";
-    case SKV_SOFTCAP:
-        return "layer.softcap: negative or not finite";
-    case SKV_SPAN_AND_CHUNK:
-        return "layer.chunk: set together with span";
-    case SKV_SINK_LOGITS:
-        return "layer.sink_logits: not finite";
-    case SKV_ALIBI_SLOPES:
-        return "layer.alibi_slopes: not finite";
-    case SKV_QUERY_POSITIONS:
-        return "layer.query_positions: negative or descending";
-    case SKV_KEY_POSITIONS:
-        return "layer.key_positions: negative or not ascending";
-    default:
-        return NULL;
-    }
-}
 
 /* ---- Validation ------------------------------------------------------------------------------ */
 
@@ -2605,14 +2528,14 @@ SKV_NOINLINE int skv_check_policy(const snapkv_config *config, int needs) {
         if (recent >= config->capacity || config->n_sink >= config->capacity - recent) {
             return SKV_SMALL_CAPACITY;
         }
-        if ((unsigned)config->order > SNAPKV_BY_SCORE) {
-            return SKV_ORDER;
-        }
+    }
+    if (needs & SKV_FOR_SCORES && config->kernel_size % 2 == 0) {
+        return config->kernel_size ? SKV_EVEN_KERNEL : SKV_NO_KERNEL;
+    }
+    if (needs & SKV_FOR_SELECTION && (unsigned)config->order > SNAPKV_BY_SCORE) {
+        return SKV_ORDER;
     }
     if (needs & SKV_FOR_SCORES) {
-        if (config->kernel_size % 2 == 0) {
-            return config->kernel_size ? SKV_EVEN_KERNEL : SKV_NO_KERNEL;
-        }
         if ((unsigned)config->pooling > SNAPKV_POOL_MAX) {
             return SKV_POOLING;
         }
@@ -2645,6 +2568,11 @@ SKV_NOINLINE int skv_check_heads(const snapkv_layer *layer) {
     return layer->head_dim == 0 ? SKV_NO_HEAD_DIM : 0;
 }
 
+/* Whether a call may look at the voters: those of a bypassed prompt need not be there. */
+SKV_INLINE int skv_has_voters(const snapkv_config *config, const snapkv_layer *layer, int needs) {
+    return !(needs & SKV_BYPASSES && skv_is_bypassed(config, layer));
+}
+
 /* Sizes and policy, no pointers. */
 SKV_NOINLINE int skv_check_sizes(const snapkv_config *config, const snapkv_layer *layer,
                                  int needs) {
@@ -2655,11 +2583,11 @@ SKV_NOINLINE int skv_check_sizes(const snapkv_config *config, const snapkv_layer
         return SKV_LAYER_NULL;
     }
     SKV_OBEY(skv_check_heads(layer));
-    SKV_OBEY(skv_check_policy(config, needs));
     if (config->window > layer->length && !layer->query_positions &&
-        !(needs & SKV_BYPASSES && skv_is_bypassed(config, layer))) {
+        skv_has_voters(config, layer, needs)) {
         return SKV_LONG_WINDOW;
     }
+    SKV_OBEY(skv_check_policy(config, needs));
     if (needs & SKV_FOR_VOTES && skv_prefix(config, layer->length) == 0) {
         return SKV_NO_PREFIX;
     }
@@ -2667,30 +2595,26 @@ SKV_NOINLINE int skv_check_sizes(const snapkv_config *config, const snapkv_layer
     return bytes >= PTRDIFF_MAX ? SKV_LARGE_WORKSPACE : 0;
 }
 
-/* A view that is read as numbers. */
-SKV_NOINLINE int skv_check_view(const snapkv_rows *rows, size_t n_heads, size_t n_rows,
-                                size_t head_dim) {
+/* The pointers of a view, and its dtype. A gather does not decode. */
+SKV_NOINLINE int skv_check_data(const snapkv_rows *rows, int is_decoded) {
     if (!rows->data) {
         return SKV_DATA_NULL;
     }
-    if ((unsigned)rows->dtype > SNAPKV_CUSTOM) {
-        return SKV_DTYPE;
-    }
-    if (rows->dtype == SNAPKV_CUSTOM && !rows->decode) {
+    if (is_decoded && rows->dtype == SNAPKV_CUSTOM && !rows->decode) {
         return SKV_DECODE_NULL;
     }
-    return skv_check_rows(rows, n_heads, n_rows, head_dim, 1);
+    return 0;
+}
+
+SKV_INLINE int skv_check_dtype(const snapkv_rows *rows) {
+    return (unsigned)rows->dtype > SNAPKV_CUSTOM ? SKV_DTYPE : 0;
 }
 
 /* A view that a gather moves, and that is read as numbers or not. */
 SKV_NOINLINE int skv_check_moved(const snapkv_rows *rows, const snapkv_layer *layer,
                                  int as_numbers) {
-    if (!rows->data) {
-        return SKV_DATA_NULL;
-    }
-    if ((unsigned)rows->dtype > SNAPKV_CUSTOM) {
-        return SKV_DTYPE;
-    }
+    SKV_OBEY(skv_check_data(rows, 0));
+    SKV_OBEY(skv_check_dtype(rows));
     if (skv_row_bytes(rows, layer->head_dim) == 0) {
         return SKV_ROW_BYTES;
     }
@@ -2724,33 +2648,46 @@ SKV_NOINLINE int skv_heads_finite(const float *numbers, size_t n_heads) {
     return 1;
 }
 
-/* Whether a call may look at the voters: those of a bypassed prompt need not be there. */
-SKV_INLINE int skv_has_voters(const snapkv_config *config, const snapkv_layer *layer, int needs) {
-    return !(needs & SKV_BYPASSES && skv_is_bypassed(config, layer));
-}
-
-/* Everything that a scan of the layer reads. */
-SKV_NOINLINE int skv_check_layer(const snapkv_config *config, const snapkv_layer *layer,
-                                 int needs) {
-    SKV_OBEY(skv_check_sizes(config, layer, needs));
+SKV_NOINLINE int skv_check_attention(const snapkv_layer *layer) {
     if (!skv_is_amount(layer->scale)) {
         return SKV_SCALE;
     }
     if (!skv_is_amount(layer->softcap)) {
         return SKV_SOFTCAP;
     }
-    if (layer->span && layer->chunk) {
-        return SKV_SPAN_AND_CHUNK;
+    return layer->span && layer->chunk ? SKV_SPAN_AND_CHUNK : 0;
+}
+
+/* Everything that a scan of the layer reads, in the order NULL, sizes, options, strides. */
+SKV_NOINLINE int skv_check_layer(const snapkv_config *config, const snapkv_layer *layer,
+                                 int needs) {
+    if (!config) {
+        return SKV_CONFIG_NULL;
     }
-    if (skv_has_voters(config, layer, needs)) {
-        SKV_OBEY(skv_in_view(skv_check_view(&layer->queries, layer->n_query_heads, config->window,
-                                            layer->head_dim), SKV_QUERIES));
+    if (!layer) {
+        return SKV_LAYER_NULL;
+    }
+    const snapkv_rows *queries = &layer->queries, *keys = &layer->keys;
+    const int has_voters = skv_has_voters(config, layer, needs);
+    if (has_voters) {
+        SKV_OBEY(skv_in_view(skv_check_data(queries, 1), SKV_QUERIES));
+    }
+    SKV_OBEY(skv_in_view(skv_check_data(keys, 1), SKV_KEYS));
+    SKV_OBEY(skv_check_sizes(config, layer, needs));
+    if (has_voters) {
+        SKV_OBEY(skv_in_view(skv_check_dtype(queries), SKV_QUERIES));
+    }
+    SKV_OBEY(skv_in_view(skv_check_dtype(keys), SKV_KEYS));
+    SKV_OBEY(skv_check_attention(layer));
+    if (has_voters) {
+        SKV_OBEY(skv_in_view(skv_check_rows(queries, layer->n_query_heads, config->window,
+                                            layer->head_dim, 1), SKV_QUERIES));
         if (!skv_positions_ascend(layer->query_positions, config->window, 0)) {
             return SKV_QUERY_POSITIONS;
         }
     }
-    SKV_OBEY(skv_in_view(skv_check_view(&layer->keys, layer->n_kv_heads, layer->length,
-                                        layer->head_dim), SKV_KEYS));
+    SKV_OBEY(skv_in_view(skv_check_rows(keys, layer->n_kv_heads, layer->length, layer->head_dim, 1),
+                         SKV_KEYS));
     if (!skv_positions_ascend(layer->key_positions, layer->length, 1)) {
         return SKV_KEY_POSITIONS;
     }
@@ -2766,7 +2703,19 @@ enum { SKV_FOR_LAYER = SKV_FOR_SCORES | SKV_FOR_SELECTION | SKV_BYPASSES };
 /* What snapkv_check looks at. */
 SKV_NOINLINE int skv_find_broken(const snapkv_config *config, const snapkv_layer *layer) {
     SKV_OBEY(skv_check_layer(config, layer, SKV_FOR_LAYER));
-    return layer->values.data ? skv_in_view(skv_check_moved(&layer->values, layer, 0), SKV_VALUES) : 0;
+    return !layer->values.data
+               ? 0
+               : skv_in_view(skv_check_moved(&layer->values, layer, 0), SKV_VALUES);
+}
+
+/* What snapkv_compress asks of the policy and the layer. */
+SKV_NOINLINE int skv_check_compress(const snapkv_config *config, const snapkv_layer *layer) {
+    if (layer && !layer->values.data) {
+        return skv_in_view(SKV_DATA_NULL, SKV_VALUES);
+    }
+    SKV_OBEY(skv_check_layer(config, layer, SKV_FOR_LAYER));
+    SKV_OBEY(skv_in_view(skv_check_moved(&layer->keys, layer, 1), SKV_KEYS));
+    return skv_in_view(skv_check_moved(&layer->values, layer, 0), SKV_VALUES);
 }
 
 /* Whether all n indices lie in 0 .. limit - 1. */
@@ -3024,7 +2973,7 @@ SKV_INLINE snapkv_status skv_check_workspace(const skv_scan *scan, const void *w
                : SNAPKV_OK;
 }
 
-/* ---- A gather: what moves where ---------------------------------------------------------------- */
+/* ---- A gather: what moves where -------------------------------------------------------------- */
 
 /* The rows that a call moves: K and V of some sets, to the same number of slots. */
 typedef struct skv_gathering {
@@ -3164,9 +3113,6 @@ SKV_NOINLINE snapkv_status skv_plan_gather(skv_gathering *gathering, const snapk
                                            const snapkv_rows_out *values_out) {
     const int expanded = config->sharing == SNAPKV_PER_QUERY_HEAD;
     const int whole_layer = config->sharing == SNAPKV_PER_LAYER;
-    if (!keys_out->data || !values_out->data) {
-        return SNAPKV_ERROR_NULL;
-    }
     gathering->config = config;
     gathering->layer = layer;
     gathering->first_head = first_set;
@@ -3195,12 +3141,6 @@ SKV_NOINLINE void skv_gather_heads(const skv_gathering *gathering, size_t first_
                           gathering->n_kept, !in_place);
         }
     }
-}
-
-/* What every gather needs of K and V. */
-SKV_NOINLINE int skv_check_gathered(const snapkv_layer *layer) {
-    SKV_OBEY(skv_in_view(skv_check_moved(&layer->keys, layer, 1), SKV_KEYS));
-    return skv_in_view(skv_check_moved(&layer->values, layer, 0), SKV_VALUES);
 }
 
 /* ---- Selection ------------------------------------------------------------------------------- */
@@ -3436,11 +3376,10 @@ SNAPKV_API snapkv_status snapkv_compress_layer(
     const snapkv_config *config, const snapkv_layer *layer, int32_t *kept,
     const snapkv_rows_out *keys_out, const snapkv_rows_out *values_out,
     snapkv_selection *selections, void *workspace, size_t workspace_size) {
-    if (!kept || !workspace || !keys_out || !values_out) {
+    if (!kept || !workspace || !keys_out || !values_out || !keys_out->data || !values_out->data) {
         return SNAPKV_ERROR_NULL;
     }
-    SKV_TRY(skv_status(skv_check_layer(config, layer, SKV_FOR_LAYER)));
-    SKV_TRY(skv_status(skv_check_gathered(layer)));
+    SKV_TRY(skv_status(skv_check_compress(config, layer)));
     return skv_compress_sets(config, layer, 0, skv_set_count(config, layer), kept, keys_out,
                              values_out, selections, workspace, workspace_size);
 }
@@ -3474,15 +3413,18 @@ SNAPKV_API snapkv_status snapkv_gather(const snapkv_config *config, const snapkv
                                        size_t set, const int32_t *kept, size_t n_kept,
                                        const snapkv_rows_out *keys_out,
                                        const snapkv_rows_out *values_out) {
-    if (!config || !layer || !kept || !keys_out || !values_out) {
+    if (!config || !layer || !kept || !keys_out || !values_out || !keys_out->data ||
+        !values_out->data || !layer->keys.data || !layer->values.data) {
         return SNAPKV_ERROR_NULL;
     }
     SKV_TRY(skv_status(skv_check_heads(layer)));
     SKV_TRY(skv_status(skv_check_policy(config, 0)));
-    SKV_TRY(skv_status(skv_check_gathered(layer)));
+    SKV_TRY(skv_status(skv_check_moved(&layer->keys, layer, 1)));
+    SKV_TRY(skv_status(skv_check_moved(&layer->values, layer, 0)));
     if (layer->queries.data && skv_has_voters(config, layer, SKV_BYPASSES)) {
-        SKV_TRY(skv_status(skv_check_view(&layer->queries, layer->n_query_heads, config->window,
-                                          layer->head_dim)));
+        SKV_TRY(skv_status(skv_check_dtype(&layer->queries)));
+        SKV_TRY(skv_status(skv_check_rows(&layer->queries, layer->n_query_heads, config->window,
+                                          layer->head_dim, 1)));
     }
     if (set >= skv_set_count(config, layer) || !skv_indices_inside(kept, n_kept, layer->length)) {
         return SNAPKV_ERROR_INDEX;
@@ -3505,11 +3447,10 @@ SNAPKV_API snapkv_status snapkv_compress(const snapkv_config *config, const snap
                                          const snapkv_rows_out *values_out,
                                          snapkv_selection *selection, void *workspace,
                                          size_t workspace_size) {
-    if (!kept || !workspace || !keys_out || !values_out) {
+    if (!kept || !workspace || !keys_out || !values_out || !keys_out->data || !values_out->data) {
         return SNAPKV_ERROR_NULL;
     }
-    SKV_TRY(skv_status(skv_check_layer(config, layer, SKV_FOR_LAYER)));
-    SKV_TRY(skv_status(skv_check_gathered(layer)));
+    SKV_TRY(skv_status(skv_check_compress(config, layer)));
     if (set >= skv_set_count(config, layer)) {
         return SNAPKV_ERROR_INDEX;
     }
@@ -3735,7 +3676,8 @@ SNAPKV_API snapkv_status snapkv_top_k(const float *scores, size_t n, size_t k, s
     if ((unsigned)order > SNAPKV_BY_SCORE) {
         return SNAPKV_ERROR_OPTION;
     }
-    if (skv_overlap((uintptr_t)scores, n * sizeof *scores, (uintptr_t)indices, k * sizeof *indices)) {
+    if (skv_overlap((uintptr_t)scores, n * sizeof *scores, (uintptr_t)indices,
+                    k * sizeof *indices)) {
         return SNAPKV_ERROR_ALIAS;
     }
     if (!skv_all_finite(scores, n)) {
@@ -4023,8 +3965,11 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #undef SKV_ALL
 #undef SKV_MAP
 #undef SKV_LOWEST
-#undef SKV_RULE
-#undef SKV_VIEW_TEXT
+#undef SKV_RULES
+#undef SKV_RULE_NAME
+#undef SKV_RULE_STATUS
+#undef SKV_RULE_TEXT
+#undef SKV_VIEW_RULE_TEXT
 #undef SKV_OBEY
 #undef SKV_TRY
 

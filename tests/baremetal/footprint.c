@@ -38,8 +38,8 @@ static void call_gather_rows(void) {
                                 kept_keys, sizeof kept_keys[0]);
 }
 static void call_compress(void) {
-    const snapkv_rows_out keys_out = {kept_keys, 0, sizeof kept_keys[0]};
-    const snapkv_rows_out values_out = {kept_values, 0, sizeof kept_values[0]};
+    const snapkv_rows_out keys_out = {kept_keys, 0, sizeof kept_keys[0], NULL, 0, 0};
+    const snapkv_rows_out values_out = {kept_values, 0, sizeof kept_values[0], NULL, 0, 0};
     status = snapkv_compress(&config, &layer, 0, kept, &keys_out, &values_out, NULL, workspace,
                              workspace_size);
 }

@@ -1310,7 +1310,11 @@ static void section_threads(void) {
 
 enum { STACK_BYTES = 512 * 1024, PAINT = 0xA5 };
 
-static void decode_f32(const void *row, float *out, size_t head_dim) {
+static void decode_f32(void *context, const void *row, size_t head, size_t position,
+                       float *out, size_t head_dim) {
+    (void)context;
+    (void)head;
+    (void)position;
     memcpy(out, row, head_dim * sizeof(float));
 }
 
@@ -1325,7 +1329,7 @@ static void *call_everything(void *context) {
     static float votes[STACK_LENGTH], scores[STACK_LENGTH], slopes[4] = {0.5f, 0.25f, 0.125f, 0.0625f};
     static float mass, out[2][256 * 576];
     static int32_t kept[256];
-    snapkv_rows_out keys_out = {NULL, 256 * 576 * 4, 576 * 4};
+    snapkv_rows_out keys_out = {NULL, 256 * 576 * 4, 576 * 4, NULL, 0, 0};
     snapkv_rows_out values_out = keys_out;
 
     config.window = 130;

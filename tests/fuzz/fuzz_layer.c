@@ -30,7 +30,11 @@ typedef struct subject {
     int views_changed; /* the views don't describe the memory any more */
 } subject;
 
-static void fuzz_decode(const void *row, float *out, size_t head_dim) {
+static void fuzz_decode(void *context, const void *row, size_t head, size_t position,
+                        float *out, size_t head_dim) {
+    (void)context;
+    (void)head;
+    (void)position;
     const int8_t *bytes = (const int8_t *)row + 1;
     for (size_t d = 0; d < head_dim; d++) {
         out[d] = bytes[d] == -128  ? (float)NAN
@@ -85,7 +89,7 @@ static float decode_element(uint32_t bits, snapkv_dtype dtype) {
     case SNAPKV_BF16:
         return bf16_decode((uint16_t)bits);
     default:
-        fuzz_decode(row, &value, 1);
+        fuzz_decode(NULL, row, 0, 0, &value, 1);
         return value;
     }
 }
@@ -988,7 +992,7 @@ static void fuzz_null(const subject *s) {
     const problem *p = &s->p;
     int32_t kept = 0;
     float number = 0;
-    snapkv_rows_out out = {&number, 4, 4};
+    snapkv_rows_out out = {&number, 4, 4, NULL, 0, 0};
     statuses null = BIT(SNAPKV_ERROR_NULL);
     verdict v = {null, 0};
     check_verdict(snapkv_check(NULL, &p->layer), v, "check");

@@ -51,7 +51,11 @@ static uint64_t hash_words(uint64_t hash, const void *data, size_t n) {
 }
 
 /* A custom dtype: eight-bit integers behind one float scale. */
-static void decode_int8(const void *row, float *out, size_t head_dim) {
+static void decode_int8(void *context, const void *row, size_t head, size_t position,
+                        float *out, size_t head_dim) {
+    (void)context;
+    (void)head;
+    (void)position;
     float scale;
     memcpy(&scale, row, sizeof scale);
     const signed char *p = (const signed char *)row + sizeof scale;

@@ -97,8 +97,8 @@ static void run(size_t round, size_t i, answer *out, void *workspace, size_t siz
     const snapkv_config *config = &configs[work[i].layer];
     const snapkv_layer *layer = &layers[work[i].layer];
     float(*caches)[QUERY_HEADS][CAPACITY][DIM] = gathered[round][work[i].layer];
-    const snapkv_rows_out keys_out = {caches[0], sizeof caches[0][0], ROW};
-    const snapkv_rows_out values_out = {caches[1], sizeof caches[1][0], ROW};
+    const snapkv_rows_out keys_out = {caches[0], sizeof caches[0][0], ROW, NULL, 0, 0};
+    const snapkv_rows_out values_out = {caches[1], sizeof caches[1][0], ROW, NULL, 0, 0};
     out->status =
         snapkv_select(config, layer, set, out->kept, out->scores, &out->selection, workspace, size);
     if (out->status == SNAPKV_OK) {

@@ -104,7 +104,11 @@ static size_t element_size(snapkv_dtype dtype) {
     return dtype == SNAPKV_F32 ? 4 : dtype == SNAPKV_CUSTOM ? 1 : 2;
 }
 
-void decode_bytes(const void *row, float *out, size_t head_dim) {
+void decode_bytes(void *context, const void *row, size_t head, size_t position,
+                  float *out, size_t head_dim) {
+    (void)context;
+    (void)head;
+    (void)position;
     const int8_t *bytes = (const int8_t *)row + 1;
     for (size_t d = 0; d < head_dim; d++) {
         out[d] = (float)bytes[d] / 32;

@@ -70,7 +70,8 @@ void packed_free(packed *rows);
 unsigned char *packed_row(const packed *rows, size_t head, size_t row);
 
 /* The custom format: an odd number of bytes, the first one is not a number, then 32nds as int8. */
-void decode_bytes(const void *row, float *out, size_t head_dim);
+void decode_bytes(void *context, const void *row, size_t head, size_t position, float *out,
+                  size_t head_dim);
 
 /* What the problem asks for, counted without the library. */
 size_t problem_prefix(const problem *p);

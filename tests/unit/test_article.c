@@ -97,8 +97,8 @@ static void test_kept_positions_and_gathered_rows(void **state) {
     int32_t kept[5];
     float keys[5][2];
     float values[5][2];
-    snapkv_rows_out keys_out = {keys, sizeof keys, sizeof keys[0]};
-    snapkv_rows_out values_out = {values, sizeof values, sizeof values[0]};
+    snapkv_rows_out keys_out = {keys, sizeof keys, sizeof keys[0], NULL, 0, 0};
+    snapkv_rows_out values_out = {values, sizeof values, sizeof values[0], NULL, 0, 0};
     snapkv_selection selection = {0, 0, 0};
     size_t size = snapkv_workspace_size(&p.config, &p.layer);
     guard workspace = guard_new(size, GUARD_AFTER);

@@ -194,8 +194,8 @@ static void test_values_of_another_width(void **state) {
     int32_t kept[19];
     guard keys = guard_new(19 * 40, GUARD_AFTER);
     guard values = guard_new(19 * 28, GUARD_AFTER);
-    snapkv_rows_out keys_out = {keys.data, 0, 40};
-    snapkv_rows_out values_out = {values.data, 0, 28};
+    snapkv_rows_out keys_out = {keys.data, 0, 40, NULL, 0, 0};
+    snapkv_rows_out values_out = {values.data, 0, 28, NULL, 0, 0};
     size_t size = snapkv_workspace_size(&p.config, &p.layer);
     guard workspace = guard_new(size, GUARD_AFTER);
     assert_ok(snapkv_compress(&p.config, &p.layer, 0, kept, &keys_out, &values_out, NULL,

@@ -133,9 +133,10 @@ static void test_every_half(void **state) {
 /* A decoder that counts its rows: it must be given each row's own address. */
 static size_t decoded_rows;
 
-static void decode_counting(const void *row, float *out, size_t head_dim) {
+static void decode_counting(void *context, const void *row, size_t head, size_t position,
+                            float *out, size_t head_dim) {
     decoded_rows++;
-    decode_bytes(row, out, head_dim);
+    decode_bytes(context, row, head, position, out, head_dim);
 }
 
 static void test_custom_rows_are_decoded_by_the_caller(void **state) {

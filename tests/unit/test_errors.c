@@ -21,7 +21,8 @@ enum {
     SELECT = 16,
     COMPRESS = 32,
     MASS = 64,
-    WORKING = VOTE | SELECT | COMPRESS | MASS, /* those that take a workspace */
+    COMPRESS_LAYER = 128,
+    WORKING = VOTE | SELECT | COMPRESS | COMPRESS_LAYER | MASS, /* those that take a workspace */
     LISTS = SELECT | COMPRESS,
     RULES = CHECK | WORKING,
     ALL = COUNT | SIZES | RULES
@@ -66,7 +67,7 @@ static void start(attempt *a) {
     a->layer = a->p.layer;
     a->config_at = &a->config;
     a->layer_at = &a->layer;
-    static const size_t sizes[7] = {12 * 4,      36 * 4,     sizeof(snapkv_selection), 36 * 4, 4,
+    static const size_t sizes[7] = {4 * 12 * 4, 36 * 4, 4 * sizeof(snapkv_selection), 36 * 4, 4,
                                     4 * 12 * 32, 4 * 12 * 32};
     for (size_t i = 0; i < 7; i++) {
         a->outputs[i] = guard_new(sizes[i], GUARD_AFTER);
@@ -104,6 +105,10 @@ static snapkv_status run(attempt *a, int function) {
     case COMPRESS:
         return snapkv_compress(a->config_at, a->layer_at, a->set, a->kept, a->keys_out_at,
                                a->values_out_at, a->selection, a->workspace, a->workspace_size);
+    case COMPRESS_LAYER:
+        return snapkv_compress_layer(a->config_at, a->layer_at, a->kept, a->keys_out_at,
+                                     a->values_out_at, a->selection, a->workspace,
+                                     a->workspace_size);
     default:
         return snapkv_retained_mass(a->config_at, a->layer_at, a->query_head, a->query, a->position,
                                     a->list, a->n_list, a->mass, a->workspace, a->workspace_size);
@@ -120,13 +125,15 @@ static const char *name_of(int function) {
         return "select";
     case COMPRESS:
         return "compress";
+    case COMPRESS_LAYER:
+        return "compress_layer";
     default:
         return "retained_mass";
     }
 }
 
 static void judge(attempt *a, snapkv_status expected, int functions, const char *change, int line) {
-    for (int function = CHECK; function <= MASS; function *= 2) {
+    for (int function = CHECK; function <= COMPRESS_LAYER; function *= 2) {
         if (!(functions & function)) {
             continue;
         }
@@ -170,7 +177,7 @@ static void test_the_unspoilt_call(void **state) {
     EXPECT(SNAPKV_OK, RULES, (void)a);
     EXPECT(SNAPKV_OK, SELECT, a.scores = NULL);
     EXPECT(SNAPKV_OK, LISTS, a.selection = NULL);
-    EXPECT(SNAPKV_OK, RULES & ~COMPRESS, memset(&a.layer.values, 0, sizeof a.layer.values));
+    EXPECT(SNAPKV_OK, RULES & ~(COMPRESS | COMPRESS_LAYER), memset(&a.layer.values, 0, sizeof a.layer.values));
     EXPECT(SNAPKV_OK, LISTS, a.set = 1);
     EXPECT(SNAPKV_OK, VOTE | MASS, a.query_head = 3);
     EXPECT(SNAPKV_OK, MASS, a.position = 39);
@@ -242,10 +249,10 @@ static void test_overflowing_products(void **state) {
     EXPECT(SNAPKV_ERROR_SHAPE, CHECK | COMPRESS, a.layer.values.row_stride = SIZE_MAX / 4);
     EXPECT(SNAPKV_ERROR_SHAPE, CHECK | COMPRESS, a.layer.values.head_stride = SIZE_MAX - 64);
     EXPECT(SNAPKV_ERROR_SHAPE, CHECK | COMPRESS, a.layer.values.row_bytes = SIZE_MAX);
-    EXPECT(SNAPKV_ERROR_SHAPE, COMPRESS, a.keys_out.row_stride = SIZE_MAX / 4);
-    EXPECT(SNAPKV_ERROR_SHAPE, COMPRESS, a.keys_out.head_stride = SIZE_MAX - 8);
-    EXPECT(SNAPKV_ERROR_SHAPE, COMPRESS, a.values_out.row_stride = SIZE_MAX / 4);
-    EXPECT(SNAPKV_ERROR_SHAPE, COMPRESS, a.values_out.head_stride = SIZE_MAX - 8);
+    EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS, a.keys_out.row_stride = SIZE_MAX / 4);
+    EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS_LAYER, a.keys_out.head_stride = SIZE_MAX - 8);
+    EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS, a.values_out.row_stride = SIZE_MAX / 4);
+    EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS_LAYER, a.values_out.head_stride = SIZE_MAX - 8);
 }
 
 /* As many heads as there are addresses: refused at once, not after a look at each. */
@@ -264,7 +271,8 @@ static void test_window(void **state) {
     EXPECT(SNAPKV_ERROR_WINDOW, ALL, a.config.window = 41);
     EXPECT(SNAPKV_ERROR_WINDOW, ALL, a.config.window = SIZE_MAX);
     EXPECT(SNAPKV_ERROR_WINDOW, ALL, a.config.window = SIZE_MAX - 8);
-    EXPECT(SNAPKV_ERROR_WINDOW, RULES, (a.config.window = 41, a.config.capacity = 1000));
+    EXPECT(SNAPKV_ERROR_WINDOW, VOTE | MASS, (a.config.window = 41, a.config.capacity = 1000));
+    EXPECT(SNAPKV_OK, CHECK, (a.config.window = 41, a.config.capacity = 1000));
     /* All window: nothing to vote on, though a bypass keeps it. */
     EXPECT(SNAPKV_ERROR_WINDOW, VOTE,
            (a.layer.length = 4, a.config.capacity = 12, a.layer.keys.head_stride = 4 * 32));
@@ -344,7 +352,7 @@ static void test_custom_rows(void **state) {
     const packing how = {LAYOUT_HEAD_MAJOR, SNAPKV_CUSTOM, GUARD_AFTER, 0, 0, 0};
 #define CUSTOM (problem_pack(&a.p, how), a.layer = a.p.layer)
     EXPECT(SNAPKV_OK, RULES, CUSTOM);
-    EXPECT(SNAPKV_OK, RULES & ~COMPRESS, (CUSTOM, a.layer.keys.row_bytes = 0));
+    EXPECT(SNAPKV_OK, RULES & ~(COMPRESS | COMPRESS_LAYER), (CUSTOM, a.layer.keys.row_bytes = 0));
     EXPECT(SNAPKV_ERROR_OPTION, COMPRESS, (CUSTOM, a.layer.keys.row_bytes = 0));
     EXPECT(SNAPKV_ERROR_OPTION, COMPRESS, (CUSTOM, a.layer.values.row_bytes = 0));
     EXPECT(SNAPKV_OK, RULES, (CUSTOM, a.layer.values.decode = NULL));
@@ -394,13 +402,13 @@ static void test_stride(void **state) {
     EXPECT(SNAPKV_ERROR_STRIDE, RULES,
            (a.layer.keys.row_stride = 64, a.layer.keys.head_stride = 5 * 64 + 36));
 
-    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.keys_out.row_stride = 31);
-    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.keys_out.row_stride = 0);
-    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.values_out.row_stride = 31);
-    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.keys_out.head_stride = 0);
-    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.keys_out.head_stride = 12 * 32 - 1);
-    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.values_out.head_stride = 0);
-    EXPECT(SNAPKV_ERROR_STRIDE, COMPRESS, a.values_out.head_stride = 12 * 32 - 1);
+    EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS, a.keys_out.row_stride = 31);
+    EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS, a.keys_out.row_stride = 0);
+    EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS, a.values_out.row_stride = 31);
+    EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS_LAYER, a.keys_out.head_stride = 0);
+    EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS_LAYER, a.keys_out.head_stride = 12 * 32 - 1);
+    EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS_LAYER, a.values_out.head_stride = 0);
+    EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS_LAYER, a.values_out.head_stride = 12 * 32 - 1);
 }
 
 /* Rows lie at multiples of their element; values are bytes and may lie anywhere. */

@@ -117,8 +117,9 @@ static void test_every_place_in_halves(void **state) {
     problem_free(&p);
 }
 
-static void decode_and_spoil(const void *row, float *out, size_t head_dim) {
-    decode_bytes(row, out, head_dim);
+static void decode_and_spoil(void *context, const void *row, size_t head, size_t position,
+                             float *out, size_t head_dim) {
+    decode_bytes(context, row, head, position, out, head_dim);
     if (*(const unsigned char *)row == 0) {
         out[head_dim - 1] = NAN;
     }
@@ -388,8 +389,8 @@ static void test_compress_in_place_changes_nothing(void **state) {
     guard selection = guard_new(sizeof(snapkv_selection), GUARD_AFTER);
     size_t size = snapkv_workspace_size(&p.config, &p.layer);
     guard workspace = guard_new(size, GUARD_AFTER);
-    snapkv_rows_out keys_out = {p.packed_keys.memory.data, 23 * 20, 20};
-    snapkv_rows_out values_out = {p.packed_values.memory.data, 23 * 20, 20};
+    snapkv_rows_out keys_out = {p.packed_keys.memory.data, 23 * 20, 20, NULL, 0, 0};
+    snapkv_rows_out values_out = {p.packed_values.memory.data, 23 * 20, 20, NULL, 0, 0};
     assert_status(snapkv_compress(&p.config, &p.layer, 0, (int32_t *)(void *)kept.data, &keys_out,
                                   &values_out, (snapkv_selection *)(void *)selection.data,
                                   workspace.data, size),

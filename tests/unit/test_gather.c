@@ -200,8 +200,8 @@ static void test_row_errors(void **state) {
     assert_status(ROWS(kept, src.data, 6, 5, 4, out, SIZE_MAX / 2 + 1), SNAPKV_ERROR_SHAPE);
     assert_status(ROWS(kept, src.data, 3, 5, 4, out, 4), SNAPKV_ERROR_STRIDE);
     assert_status(ROWS(kept, src.data, 0, 5, 4, out, 4), SNAPKV_ERROR_STRIDE);
-    assert_status(ROWS(kept, src.data, 6, 5, 4, out, 3), SNAPKV_ERROR_STRIDE);
-    assert_status(ROWS(kept, src.data, 6, 5, 4, out, 0), SNAPKV_ERROR_STRIDE);
+    assert_status(ROWS(kept, src.data, 6, 5, 4, out, 3), SNAPKV_ERROR_OUTPUT);
+    assert_status(ROWS(kept, src.data, 6, 5, 4, out, 0), SNAPKV_ERROR_OUTPUT);
     assert_status(ROWS(high, src.data, 6, 5, 4, out, 4), SNAPKV_ERROR_INDEX);
     assert_status(ROWS(negative, src.data, 6, 5, 4, out, 4), SNAPKV_ERROR_INDEX);
     assert_status(ROWS(lowest, src.data, 6, 5, 4, out, 4), SNAPKV_ERROR_INDEX);
@@ -237,8 +237,8 @@ static void test_column_errors(void **state) {
     assert_status(COLUMNS(kept, src.data, 12, 5, 2, 2, out, SIZE_MAX), SNAPKV_ERROR_SHAPE);
     assert_status(COLUMNS(kept, src.data, 9, 5, 2, 2, out, 6), SNAPKV_ERROR_STRIDE);
     assert_status(COLUMNS(kept, src.data, 0, 5, 2, 2, out, 6), SNAPKV_ERROR_STRIDE);
-    assert_status(COLUMNS(kept, src.data, 12, 5, 2, 2, out, 5), SNAPKV_ERROR_STRIDE);
-    assert_status(COLUMNS(kept, src.data, 12, 5, 2, 2, out, 0), SNAPKV_ERROR_STRIDE);
+    assert_status(COLUMNS(kept, src.data, 12, 5, 2, 2, out, 5), SNAPKV_ERROR_OUTPUT);
+    assert_status(COLUMNS(kept, src.data, 12, 5, 2, 2, out, 0), SNAPKV_ERROR_OUTPUT);
     assert_status(COLUMNS(high, src.data, 12, 5, 2, 2, out, 6), SNAPKV_ERROR_INDEX);
     assert_status(COLUMNS(negative, src.data, 12, 5, 2, 2, out, 6), SNAPKV_ERROR_INDEX);
 #undef COLUMNS

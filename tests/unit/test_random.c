@@ -128,8 +128,8 @@ static void check_compress(splitmix *random, const problem *p, size_t set, const
     guard values = guard_new(n_heads * n_kept * stride, GUARD_BEFORE);
     guard list = guard_new(n_kept * sizeof(int32_t), GUARD_AFTER);
     guard workspace = guard_new(workspace_size, GUARD_AFTER);
-    snapkv_rows_out keys_out = {keys.data, n_kept * stride, stride};
-    snapkv_rows_out values_out = {values.data, n_kept * stride, stride};
+    snapkv_rows_out keys_out = {keys.data, n_kept * stride, stride, NULL, 0, 0};
+    snapkv_rows_out values_out = {values.data, n_kept * stride, stride, NULL, 0, 0};
     assert_ok(snapkv_compress(&p->config, &p->layer, set, (int32_t *)(void *)list.data, &keys_out,
                               &values_out, NULL, workspace.data, workspace_size));
     assert_memory_equal(list.data, kept, list.size);

@@ -65,8 +65,8 @@ static void check_spread(problem *p, snapkv_rows view, size_t size) {
     /* And out of it: keys and values are the same rows. */
     float keys[2][4][5];
     float values[2][4][5];
-    snapkv_rows_out keys_out = {keys, sizeof keys[0], sizeof keys[0][0]};
-    snapkv_rows_out values_out = {values, sizeof values[0], sizeof values[0][0]};
+    snapkv_rows_out keys_out = {keys, sizeof keys[0], sizeof keys[0][0], NULL, 0, 0};
+    snapkv_rows_out values_out = {values, sizeof values[0], sizeof values[0][0], NULL, 0, 0};
     int32_t kept[4];
     guard workspace = guard_new(workspace_size, GUARD_AFTER);
     p->layer.values = view;
@@ -117,8 +117,8 @@ static void test_outputs_beyond_32_bits(void **state) {
     size_t size = snapkv_workspace_size(&p.config, &p.layer);
     guard workspace = guard_new(size, GUARD_AFTER);
     int32_t kept[4];
-    snapkv_rows_out keys_out = {memory, 5 * GIB, GIB + 12};
-    snapkv_rows_out values_out = {memory + 10 * GIB, 20, 3 * GIB / 2};
+    snapkv_rows_out keys_out = {memory, 5 * GIB, GIB + 12, NULL, 0, 0};
+    snapkv_rows_out values_out = {memory + 10 * GIB, 20, 3 * GIB / 2, NULL, 0, 0};
     assert_ok(snapkv_compress(&p.config, &p.layer, 1, kept, &keys_out, &values_out, NULL,
                               workspace.data, size));
     for (size_t i = 0; i < 4; i++) {

@@ -115,8 +115,8 @@ static void test_too_small(void **state) {
         guard workspace = guard_new(sizes[i], GUARD_BEFORE);
         guard out = guard_new(85 * sizeof(float), GUARD_AFTER);
         guard rows = guard_new(14 * 2 * 2 * 32, GUARD_AFTER);
-        snapkv_rows_out keys_out = {rows.data, 14 * 32, 32};
-        snapkv_rows_out values_out = {rows.data + 2 * 14 * 32, 14 * 32, 32};
+        snapkv_rows_out keys_out = {rows.data, 14 * 32, 32, NULL, 0, 0};
+        snapkv_rows_out values_out = {rows.data + 2 * 14 * 32, 14 * 32, 32, NULL, 0, 0};
         void *memory = workspace.data;
         float *votes = (float *)(void *)out.data;
         assert_status(snapkv_select(&p.config, &p.layer, 0, kept, NULL, NULL, memory, sizes[i]),
