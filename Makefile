@@ -146,7 +146,7 @@ lint: ## clang-tidy, cppcheck and gcc -fanalyzer
 # ---- the numeric contract ------------------------------------------------------------------
 
 $(B)/make_vectors: tests/vectors/make_vectors.c $(SUPPORT:%=$(B)/support/scalar/%) $(HEADERS)
-	$(COMPILE_scalar) $(BASE) $(DECLARED) -o $@ $< $(filter %.o,$^) -lcmocka -lm
+	$(COMPILE_scalar) $(BASE) -Itests/support -o $@ $< $(filter %.o,$^) -lcmocka -lm
 
 vectors: $(B)/make_vectors ## write tests/vectors/vectors.txt anew from the scalar path
 	$(B)/make_vectors >$(B)/vectors.txt

@@ -58,8 +58,8 @@ static void test_compress_in_place(void **state) {
     size_t size = snapkv_workspace_size(&p.config, &p.layer);
     guard workspace = guard_new(size, GUARD_AFTER);
     int32_t kept[50];
-    snapkv_rows_out keys_out = {p.packed_keys.memory.data, 0, 32};
-    snapkv_rows_out values_out = {p.packed_values.memory.data, 0, 32};
+    snapkv_rows_out keys_out = {p.packed_keys.memory.data, 0, 32, NULL, 0, 0};
+    snapkv_rows_out values_out = {p.packed_values.memory.data, 0, 32, NULL, 0, 0};
     assert_ok(snapkv_compress(&p.config, &p.layer, 0, kept, &keys_out, &values_out, NULL,
                               workspace.data, size));
     for (size_t i = 0; i < 50; i++) {

@@ -225,7 +225,8 @@ static void print_functions(void) {
         snapkv_rows rows;
         memset(&rows, 0, sizeof rows);
         rows.dtype = SNAPKV_F16;
-        skv_decode_row(&rows, (const char *)&half, 1, row);
+        rows.data = &half;
+        skv_decode_row(&rows, 0, 0, 1, row);
         if (row[0] != f16_decode(half)) {
             fprintf(stderr, "make_vectors: f16 %04x is %a\n", half, (double)row[0]);
             exit(1);
