@@ -5,11 +5,19 @@ CXX ?= c++
 B   := build
 H   := include/snapkv.h
 
-# The flags of the examples and tests. NATIVE lets the header choose the fastest path of this machine.
+# The flags of the examples and tests. NATIVE: the header chooses the fastest path of this machine.
 WARN   := -Wall -Wextra -Wconversion -Wsign-conversion -Wshadow -Wundef -pedantic
 NATIVE := $(shell $(CC) -march=native -E -x c /dev/null >/dev/null 2>&1 && echo -march=native)
 CFLAGS ?= -O2 -g
 BASE   := -std=c99 $(WARN) -Iinclude
+
+# The flags of each path.
+ISA_scalar := -DSNAPKV_ISA=SNAPKV_ISA_SCALAR
+ISA_avx2   := -DSNAPKV_ISA=SNAPKV_ISA_AVX2 -mavx2 -mfma -mf16c
+ISA_avx512 := -DSNAPKV_ISA=SNAPKV_ISA_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 \
+    -mfma -mf16c
+ISA_neon   := -DSNAPKV_ISA=SNAPKV_ISA_NEON
+ISA_scalar_fma := $(ISA_scalar) -DSNAPKV_SCALAR_FMA=1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo pictures llama examples check vectors bench install uninstall clean
@@ -28,7 +36,7 @@ examples: $(EXAMPLES) ## build every example into build/
 $(B)/%: examples/%.c $(wildcard examples/*.h) $(H) | $(B)
 	$(CC) $(BASE) $(CFLAGS) -O3 $(NATIVE) -Iexamples -o $@ $< -lm
 
-demo: $(B)/recall $(B)/keepmap ## the main job on the built-in model: recall against capacity, table and plots
+demo: $(B)/recall $(B)/keepmap ## the main job on the built-in model: table and plots
 	$(B)/recall
 	$(B)/keepmap
 
@@ -37,7 +45,7 @@ pictures: demo ## write docs/recall.svg and docs/keepmap.svg anew
 
 $(B)/threads: BASE += -pthread
 
-llama: $(B)/llama ## the built-in model decodes from a compressed cache; build/llama --help for your own
+llama: $(B)/llama ## the built-in model decodes from a compressed cache; build/llama --help
 	$(B)/llama
 
 # ---- tests ---------------------------------------------------------------------------------
@@ -49,10 +57,10 @@ NEEDED := examples $(B)/accuracy $(B)/make_vectors
 check: $(B)/cmocka.ok $(NEEDED) ## every promise, the quick way; installs cmocka if it is missing
 	@tests/run.sh quick
 
-check-all: $(B)/cmocka.ok $(NEEDED) ## every promise in full: all matrices, fuzzing, sanitizers, scale
+check-all: $(B)/cmocka.ok $(NEEDED) ## every promise in full; fuzzing, sanitizers, scale
 	@FULL=1 FUZZ_SECONDS=$(FUZZ_SECONDS) tests/run.sh quick long
 
-unit: ## all unit tests in the native build, or some: make unit TEST="vote pool" BUILD=scalar
+unit: ## all unit tests, built natively; some: make unit TEST="vote pool" BUILD=scalar
 	@tests/unit/unit.sh $(BUILD) $(TEST)
 
 # cmocka is what all programs of tests/unit are written for. Only these two install it.
@@ -70,23 +78,23 @@ BUILD          ?= native
 CLANG          ?= clang
 GCC            ?= gcc
 FUZZ_SECONDS   ?= 600
-SCALAR         := -DSNAPKV_ISA=SNAPKV_ISA_SCALAR
-COMPILE_plain  := $(CC) $(CFLAGS) $(SCALAR)
-COMPILE_scalar := $(CC) $(CFLAGS) $(NATIVE) $(SCALAR) -DSNAPKV_SCALAR_FMA=1
+COMPILE_plain  := $(CC) $(CFLAGS) $(ISA_scalar)
+COMPILE_scalar := $(CC) $(CFLAGS) $(NATIVE) $(ISA_scalar_fma)
 COMPILE_native := $(CC) $(CFLAGS) $(NATIVE)
 
 # The same tests, watched. With -std=c99 gcc contracts no a * b + c of the tests and examples; clang
 # is told not to. valgrind takes some 30 times as long and knows no AVX-512.
 UBSAN  := -fsanitize=address,undefined -fno-sanitize-recover=all
-MEMORY := -ffp-contract=off -fsanitize=memory -fsanitize-memory-track-origins -fno-sanitize-recover=all
+MEMORY := -ffp-contract=off -fsanitize=memory -fsanitize-memory-track-origins \
+    -fno-sanitize-recover=all
 COMPILE_gcc-native      := $(GCC) -O1 -g $(NATIVE) $(UBSAN)
-COMPILE_gcc-scalar      := $(GCC) -O1 -g $(SCALAR) $(UBSAN)
+COMPILE_gcc-scalar      := $(GCC) -O1 -g $(ISA_scalar) $(UBSAN)
 COMPILE_clang-native    := $(CLANG) -O1 -g $(NATIVE) -ffp-contract=off $(UBSAN)
-COMPILE_clang-scalar    := $(CLANG) -O1 -g $(SCALAR) -ffp-contract=off $(UBSAN)
+COMPILE_clang-scalar    := $(CLANG) -O1 -g $(ISA_scalar) -ffp-contract=off $(UBSAN)
 COMPILE_memory-native   := $(CLANG) -O1 -g $(NATIVE) $(MEMORY)
-COMPILE_memory-scalar   := $(CLANG) -O1 -g $(SCALAR) $(MEMORY)
-COMPILE_memcheck-scalar := $(GCC) -O2 -g -DTESTS_MEMCHECK $(SCALAR)
-COMPILE_memcheck-avx2   := $(GCC) -O2 -g -DTESTS_MEMCHECK -DSNAPKV_ISA=SNAPKV_ISA_AVX2 -mavx2 -mfma -mf16c
+COMPILE_memory-scalar   := $(CLANG) -O1 -g $(ISA_scalar) $(MEMORY)
+COMPILE_memcheck-scalar := $(GCC) -O2 -g -DTESTS_MEMCHECK $(ISA_scalar)
+COMPILE_memcheck-avx2   := $(GCC) -O2 -g -DTESTS_MEMCHECK $(ISA_avx2)
 
 # Large prompts, with the overflow checks of UBSan too; clang's also see a number that changes when
 # it is narrowed.
@@ -157,11 +165,11 @@ $(B)/accuracy: tests/parity/accuracy.c $(H) | $(B)
 
 # ---- fuzzing -------------------------------------------------------------------------------
 
-# libFuzzer is clang's. The targets and the library are instrumented; what judges the answers is not.
+# libFuzzer is clang's. The targets and the library are instrumented; what judges the answers isn't.
 FUZZED         := library fuzz_layer fuzz_cursor blocks
 COMPILE_FUZZED := -O1 -fsanitize=fuzzer-no-link $(UBSAN)
 FUZZ_native    := $(NATIVE)
-FUZZ_scalar    := $(NATIVE) $(SCALAR) -DSNAPKV_SCALAR_FMA=1
+FUZZ_scalar    := $(NATIVE) $(ISA_scalar_fma)
 
 $(B)/fuzz/%.o: $$(wildcard tests/fuzz/$$(*F).c tests/support/$$(*F).c) $(HEADERS) | $(B)/cmocka.ok
 	@mkdir -p $(@D)
@@ -210,46 +218,47 @@ BENCH       :=
 BENCH_KIND  := $(if $(findstring clang,$(shell $(CC) --version 2>/dev/null)),clang,gcc)
 BENCH_OTHER := $(notdir $(shell command -v $(if $(filter gcc,$(BENCH_KIND)),clang,gcc)))
 BENCH_CPU   := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine 2>/dev/null)))
-BENCH_ISAS  := scalar $(if $(filter x86_64,$(BENCH_CPU)),avx2 avx512) $(if $(filter aarch64,$(BENCH_CPU)),neon)
-BENCH_scalar := -DSNAPKV_ISA=SNAPKV_ISA_SCALAR
-BENCH_avx2   := -DSNAPKV_ISA=SNAPKV_ISA_AVX2 -mavx2 -mfma -mf16c
-BENCH_avx512 := -DSNAPKV_ISA=SNAPKV_ISA_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
-BENCH_neon   := -DSNAPKV_ISA=SNAPKV_ISA_NEON
+BENCH_ISAS  := scalar $(if $(filter x86_64,$(BENCH_CPU)),avx2 avx512) \
+    $(if $(filter aarch64,$(BENCH_CPU)),neon)
 BB          := $(B)/bench-$(BENCH_KIND)
-BENCH_LINKS := 'int openblas_get_parallel(void);' 'int main(void) { return openblas_get_parallel(); }'
+BENCH_LINKS := 'int openblas_get_parallel(void);' \
+    'int main(void) { return openblas_get_parallel(); }'
 
-define bench_path
-BENCH_OBJECTS += $(BB)/path_$(1)_$(2).o
-$(BB)/path_$(1)_$(2).o: tests/bench/path.c tests/bench/bench.h $(H)
-	@mkdir -p $$(@D)
-	$(3) $(BASE) -O3 $(BENCH_$(1)) -DBENCH_PATH=bench_$(1)_$(2) -DBENCH_LABEL='"$(1) $(2)"' \
-	    -DBENCH_FLAGS='"-O3 $(BENCH_$(1))"' -c -o $$@ $$<
-endef
-$(foreach i,$(BENCH_ISAS),$(eval $(call bench_path,$i,$(BENCH_KIND),$(CC))))
-$(foreach c,$(BENCH_OTHER),$(foreach i,$(BENCH_ISAS),$(eval $(call bench_path,$i,$c,$c))))
+BENCH_CC_$(BENCH_KIND) := $(CC)
+BENCH_CC     = $(or $(BENCH_CC_$(1)),$(1))
+BENCH_PAIRS  := $(foreach c,$(BENCH_KIND) $(BENCH_OTHER),$(BENCH_ISAS:%=%_$c))
+BENCH_OBJECTS := $(BENCH_PAIRS:%=$(BB)/path_%.o)
+
+# $* is ISA_COMPILER.
+$(BB)/path_%.o: ISA = $(firstword $(subst _, ,$*))
+$(BB)/path_%.o: COMPILER = $(lastword $(subst _, ,$*))
+$(BB)/path_%.o: tests/bench/path.c tests/bench/bench.h $(H)
+	@mkdir -p $(@D)
+	$(call BENCH_CC,$(COMPILER)) $(BASE) -O3 $(ISA_$(ISA)) -DBENCH_PATH=bench_$* \
+	    -DBENCH_LABEL='"$(ISA) $(COMPILER)"' -DBENCH_FLAGS='"-O3 $(ISA_$(ISA))"' -c -o $@ $<
 
 $(BB)/bench: tests/bench/bench.c tests/bench/nth_element.cc tests/bench/sgemm.c $(BENCH_OBJECTS)
 	@set -e; peers=; libs=; has_cxx=0; has_blas=0; \
-	if $(CXX) -std=c++11 -O3 $(NATIVE) -Iinclude -c -o $(BB)/nth_element.o tests/bench/nth_element.cc; then \
+	if $(CXX) -std=c++11 -O3 $(NATIVE) -Iinclude -c -o $(BB)/nth_element.o \
+	    tests/bench/nth_element.cc; then \
 	    has_cxx=1; peers=$(BB)/nth_element.o; fi; \
 	if printf '%s\n' $(BENCH_LINKS) | $(CC) -x c - -o /dev/null -lopenblas 2>/dev/null; then \
 	    has_blas=1; peers="$$peers tests/bench/sgemm.c"; libs=-lopenblas; fi; \
 	set -x; $(CC) $(BASE) -O2 -DBENCH_HAS_CXX=$$has_cxx -DBENCH_HAS_OPENBLAS=$$has_blas \
-	    -DBENCH_PATHS='$(foreach i,$(BENCH_ISAS),PATH(bench_$i_$(BENCH_KIND)))' \
-	    -DBENCH_OTHER_PATHS='$(foreach c,$(BENCH_OTHER),$(foreach i,$(BENCH_ISAS),PATH(bench_$i_$c)))' \
+	    -DBENCH_PATHS='$(BENCH_ISAS:%=PATH(bench_%_$(BENCH_KIND)))' \
+	    -DBENCH_OTHER_PATHS='$(foreach c,$(BENCH_OTHER),$(BENCH_ISAS:%=PATH(bench_%_$c)))' \
 	    -o $@ $< $$peers $(BENCH_OBJECTS) $$libs -pthread -lm
 
-bench: $(BB)/bench ## times and peers, about 2 minutes; BENCH="--quick vote" for a part, BENCH=--help
+bench: $(BB)/bench ## times and peers, 2 minutes; a part: BENCH="--quick vote"; BENCH=--help
 	$(BB)/bench $(BENCH)
 
 # ---- one binary for every machine ----------------------------------------------------------
 
 # A path each, and a second scalar one with the bits of the others. All else has the plain flags.
-BENCH_scalar_fma := $(BENCH_scalar) -DSNAPKV_SCALAR_FMA=1
 DISPATCH_PATHS   := $(patsubst %,$(B)/dispatch_%.o,scalar_fma $(BENCH_ISAS))
 
 $(B)/dispatch_%.o: examples/dispatch/path.c examples/dispatch/path.h $(H) | $(B)
-	$(CC) $(BASE) -O3 $(BENCH_$*) -DDISPATCH_PATH=path_$* -c -o $@ $<
+	$(CC) $(BASE) -O3 $(ISA_$*) -DDISPATCH_PATH=path_$* -c -o $@ $<
 
 $(B)/dispatch: examples/dispatch/dispatch.c $(DISPATCH_PATHS)
 	$(CC) $(BASE) -O2 -o $@ $^ -lm

@@ -2,8 +2,11 @@
 # On a Cortex-M4F and a Cortex-M7 without an operating system: the worked example prints what it
 # prints here, the digest has the same bits, the vectors file holds, and no heap, no libc but a few
 # functions, little code, little stack. QEMU stands in for the boards (MPS2 AN386, AN500).
+#
+# Without FULL, the M4F alone.
 set -u
-out=${B:-build}/baremetal
+. tests/common.sh
+out=$B/baremetal
 here=tests/baremetal
 problems=20
 limit=16384 # bytes of code of the smallest subset, -Os, Cortex-M4F
@@ -19,18 +22,18 @@ fail() {
     failed=1
 }
 
-if ! command -v $cross >/dev/null; then
-    echo "SKIP: no $cross (Debian: gcc-arm-none-eabi libnewlib-arm-none-eabi)"
+if ! has $cross; then
+    skip "no $cross (Debian: make tools)"
     exit 77
 fi
 
 # What this machine says.
 fma=
-grep -qw fma /proc/cpuinfo 2>/dev/null && fma=-mfma
-${CC:-cc} -std=c99 -O2 $fma -DSNAPKV_ISA=SNAPKV_ISA_SCALAR -DSNAPKV_SCALAR_FMA=1 \
+! cpu_has fma || fma=-mfma
+$CC -std=c99 -O2 $fma -DSNAPKV_ISA=SNAPKV_ISA_SCALAR -DSNAPKV_SCALAR_FMA=1 \
     -DPROBLEMS=$problems -Iinclude -o "$out/digest" tests/parity/digest.c -lm &&
     "$out/digest" >"$out/digest.txt" || fail 'the digest here'
-${CC:-cc} -std=c99 -O2 -Iinclude -o "$out/worked_example" examples/worked_example.c -lm &&
+$CC -std=c99 -O2 -Iinclude -o "$out/worked_example" examples/worked_example.c -lm &&
     "$out/worked_example" >"$out/worked_example.txt" || fail 'the worked example here'
 
 # Bytes of the code and the constants of an object.
@@ -51,7 +54,10 @@ board() { # name, machine, its memory, flags
     echo "$name:"
 
     # The objects: what they need, and how big they are.
-    for flags in -Os -O2 '-Os -ffreestanding' '-O2 -ffreestanding'; do
+    levels='-Os'
+    ! full || levels='-Os -O2 -Os,-ffreestanding -O2,-ffreestanding'
+    for flags in $levels; do
+        flags=$(echo $flags | tr , ' ')
         object=$out/object.o
         if ! $cross -std=c99 $warn $cpu $flags -c -o "$object" tests/compile/all_functions.c; then
             fail "$flags does not compile"
@@ -75,8 +81,8 @@ board() { # name, machine, its memory, flags
         fi
     done
 
-    if ! command -v qemu-system-arm >/dev/null; then
-        echo 'SKIP: built, not run: no qemu-system-arm'
+    if ! has qemu-system-arm; then
+        skip 'built, not run: no qemu-system-arm (Debian: make tools)'
         return
     fi
     $cross -std=c99 $cpu -O2 -Wall -Wextra -c -o "$out/startup.o" $here/startup.c || fail startup.c
@@ -112,5 +118,5 @@ board() { # name, machine, its memory, flags
 }
 
 board cortex-m4f mps2-an386 0x21000000 '-mcpu=cortex-m4 -mfpu=fpv4-sp-d16'
-board cortex-m7 mps2-an500 0x60000000 '-mcpu=cortex-m7 -mfpu=fpv5-d16'
+! full || board cortex-m7 mps2-an500 0x60000000 '-mcpu=cortex-m7 -mfpu=fpv5-d16'
 exit $failed

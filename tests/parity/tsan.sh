@@ -3,7 +3,7 @@
 #
 # parity: tests/parity/threads.c, which compares with the bits of one thread; examples: the pool of
 # examples/threads.c. The static data of the header is looked at by tests/compile/symbols.sh.
-: "${B:=build}"
+. tests/common.sh
 case $1 in
 gcc) compiler=${GCC:-gcc} ;;
 *) compiler=${CLANG:-clang} ;;

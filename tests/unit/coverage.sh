@@ -3,21 +3,22 @@
 # build and the fastest one of this machine. What is never run is listed, and docs/reliability.md says
 # why; fails below these shares, in percent.
 set -u
+. tests/common.sh
 least_lines=100
-least_branches=95
-out=${B:-build}/coverage
+least_branches=99
+out=$B/coverage
 # Timing, stack depth and prompts of a million tokens are not for an unoptimised build, and the
 # models need no library.
 leave_out='scale stack tokenizer'
 cc=gcc
 
 for tool in $cc gcovr python3; do
-    command -v $tool >/dev/null || {
-        echo "SKIP: no $tool"
+    has $tool || {
+        skip "no $tool (Debian: make tools)"
         exit 77
     }
 done
-CC=$cc sh tests/need_cmocka.sh || exit 1
+CC=$cc tests/need_cmocka.sh || exit 1
 
 rm -rf "$out"
 mkdir -p "$out/include"
@@ -32,7 +33,7 @@ native=$($cc -march=native -E -x c /dev/null >/dev/null 2>&1 && echo -march=nati
 
 run() { # name, flags
     mkdir -p "$out/$1"
-    flags="-std=c99 -O0 -g -w --coverage -I$out/include -Iexamples -Itests/support $2"
+    flags="-std=c99 -O0 -g -w --coverage -DSNAPKV_DECLARATIONS_ONLY -I$out/include -Iexamples -Itests/support $2"
     objects=
     for source in tests/support/*.c; do
         object=$out/$1/$(basename "$source" .c).o

@@ -5,41 +5,45 @@
 #
 #     mutants.sh [LINE...]     all mutations, or those of these lines of mutants.txt
 set -u
-out=${B:-build}/mutants
+. tests/common.sh
+out=$B/mutants
 list=tests/unit/mutants.txt
 # Timing, stack depth and prompts of a million tokens tell nothing here, and a model's run is long.
 order='cases errors select vote pool top_k gather compress layouts dtypes mass ledger cursor finite
        corners article random workspace'
-cc=${CC:-cc}
 flags='-std=c99 -O1 -w -Itests/support -DSNAPKV_ISA=SNAPKV_ISA_SCALAR'
-CC=$cc sh tests/need_cmocka.sh || exit 1
+tests/need_cmocka.sh || exit 1
 rm -rf "$out"
 mkdir -p "$out/include"
 
-# The support that does not call the library is compiled once.
-plain=
-callers=
+# The tests see declarations only: they are compiled once, the library for each mutation.
+objects=
 for source in tests/support/*.c; do
-    if grep -qE '\bsnapkv_[a-z_]+\(' "$source"; then
-        callers="$callers $source"
-    else
-        object=$out/$(basename "$source" .c).o
-        $cc $flags -Iinclude -c -o "$object" "$source" || exit 1
-        plain="$plain $object"
-    fi
+    [ "$source" != tests/support/library.c ] || continue
+    object=$out/$(basename "$source" .c).o
+    $CC $flags -DSNAPKV_DECLARATIONS_ONLY -Iinclude -c -o "$object" "$source" || exit 1
+    objects="$objects $object"
+done
+for test in $order; do
+    $CC $flags -DSNAPKV_DECLARATIONS_ONLY -Iinclude -c -o "$out/test_$test.o" \
+        "tests/unit/test_$test.c" || exit 1
 done
 
-build_and_run() { # test, include directory, seconds: 2 does not build, 1 fails
-    $cc $flags -I"$2" -o "$out/test" "tests/unit/test_$1.c" $callers $plain -lcmocka -lm \
-        >"$out/log" 2>&1 || return 2
+build() { # include directory
+    $CC $flags -I"$1" -c -o "$out/library.o" tests/support/library.c >"$out/log" 2>&1
+}
+
+run() { # test, seconds
+    $CC -o "$out/test" "$out/test_$1.o" $objects "$out/library.o" -lcmocka -lm || exit 1
     # A mutation may loop or corrupt what comes after: a time limit, and any status but 0.
-    timeout $3 "$out/test" >"$out/log" 2>&1 || return 1
+    timeout $2 "$out/test" >"$out/log" 2>&1
 }
 
 # Nothing is killed by a test that fails anyway, or that takes its time anyway.
+build include || exit 1
 for test in $order; do
     start=$(date +%s)
-    build_and_run $test include 600 || {
+    run $test 600 || {
         echo "FAIL: test_$test fails without any mutation"
         exit 1
     }
@@ -70,20 +74,18 @@ while IFS=$tab read -r hint old new; do
         continue
     }
     killer=
+    if ! build "$out/include"; then
+        echo "$list:$number: does not compile: $new"
+        head -3 "$out/log"
+        survived=$((survived + 1))
+        continue
+    fi
     for test in $hint $order; do
         eval "limit=\$limit_$test"
-        build_and_run $test "$out/include" $limit
-        case $? in
-        1)
+        if ! run $test $limit; then
             killer=$test
             break
-            ;;
-        2)
-            echo "$list:$number: does not compile: $new"
-            head -3 "$out/log"
-            break
-            ;;
-        esac
+        fi
     done
     if [ -n "$killer" ]; then
         killed=$((killed + 1))

@@ -250,9 +250,9 @@ static void check_in_place(problem *p) {
     guard workspace = guard_new(size, GUARD_AFTER);
     int32_t *kept = new_array(apart.n_kept, sizeof(int32_t));
     snapkv_rows_out keys_out = {packed_row(both[0], 0, 0), p->layer.keys.head_stride,
-                                p->layer.keys.row_stride};
+                                p->layer.keys.row_stride, NULL, 0, 0};
     snapkv_rows_out values_out = {packed_row(both[1], 0, 0), p->layer.values.head_stride,
-                                  p->layer.values.row_stride};
+                                  p->layer.values.row_stride, NULL, 0, 0};
     for (size_t set = 0; set < problem_set_count(p); set++) {
         assert_ok(snapkv_compress(&p->config, &p->layer, set, kept, &keys_out, &values_out, NULL,
                                   workspace.data, size));
