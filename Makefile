@@ -45,8 +45,8 @@ pictures: demo ## write docs/recall.svg and docs/keepmap.svg anew
 
 $(B)/threads: BASE += -pthread
 
-llama: $(B)/llama ## the built-in model decodes from a compressed cache; build/llama --help
-	$(B)/llama
+llama: $(B)/llama ## a text goes on from a compressed cache; build/llama --help for your own
+	$(B)/llama --compare
 
 # ---- tests ---------------------------------------------------------------------------------
 

@@ -1,6 +1,9 @@
 /* llama.c: a small Llama that decodes from a compressed cache.
  *
- *     build/llama                  the built-in model: recall from 64 slots
+ *     build/llama                  the built-in text model goes on after 1024 tokens, from 64 slots
+ *     build/llama --prompt "And the king said"
+ *     build/llama examples/recall_model.bin
+ *                                  the model of the recall example answers a question
  *     build/llama --tokenizer tokenizer.bin --prompt "Once upon a time" model.bin
  *     build/llama --help           the other options
  *
@@ -10,7 +13,11 @@
  *
  * With --compare the small cache is also fed the full cache's own tokens, and the distributions of
  * the next token are compared step by step: how often the most likely one is the same, and the mean
- * Kullback-Leibler divergence, sum of p log(p / q), p of the full cache. */
+ * Kullback-Leibler divergence, sum of p log(p / q), p of the full cache. The same follows for a
+ * cache of the last positions alone, as many.
+ *
+ * The built-in text model is trained by train_text.py; its prompt is the beginning of the Book of
+ * Ruth, one of three books that the training left out (examples/text_unseen.txt). */
 #define _POSIX_C_SOURCE 199309L /* clock_gettime */
 #include <time.h>
 
@@ -19,18 +26,23 @@
 #include "recall_task.h"
 #include "tokenizer.h"
 
-enum { MOST_STEPS = 1000000, PRINTED_NUMBERS = 24 };
+enum { MOST_STEPS = 1000000, PRINTED_NUMBERS = 24, TEXT_LENGTH = 1024 };
 
-static const char BUILT_IN[] = "examples/recall_model.bin";
+static const char TEXT_MODEL[] = "examples/text_model.bin";
+static const char TEXT_TOKENIZER[] = "examples/text_tokenizer.bin";
+static const char TEXT[] = "examples/text_unseen.txt";
+static const char RECALL_MODEL[] = "examples/recall_model.bin";
 
 static const char USAGE[] =
     "usage: llama [options] [MODEL]\n"
-    "  MODEL             a llama2.c checkpoint (examples/recall_model.bin)\n"
-    "the prompt; without one, a recall prompt for the built-in model:\n"
+    "  MODEL             a llama2.c checkpoint (examples/text_model.bin, with its tokenizer)\n"
+    "the prompt; without one, the text that the built-in model has not seen, or a question for\n"
+    "examples/recall_model.bin:\n"
     "  --tokenizer FILE  turns text into tokens and back\n"
     "  --prompt TEXT     the prompt as text\n"
     "  --prompt-file F   the same from a file\n"
     "  --tokens \"1 2 3\"  the prompt as numbers, for models without a tokenizer\n"
+    "  --length N        of the prompt, the first N tokens at most (1024 of the unseen text)\n"
     "the cache:\n"
     "  --capacity N      positions kept of each head, the window included (64)\n"
     "  --window N        last positions, whose queries choose (16)\n"
@@ -39,7 +51,8 @@ static const char USAGE[] =
     "  --sharing S       a list per kv head, per query head or per layer: kv, query, layer (kv)\n"
     "  --in-place        compress into the full cache itself; not with query\n"
     "  --full            don't compress\n"
-    "  --compare         compare with the full cache, on the full cache's tokens\n"
+    "  --compare         compare with the full cache, on the full cache's tokens; so for the\n"
+    "                    last positions alone\n"
     "the tokens:\n"
     "  --steps N         how many to generate (3 for a recall prompt, else 64)\n"
     "  --temperature T   0: always the most likely (0)\n"
@@ -52,7 +65,7 @@ typedef struct options {
     snapkv_config config;
     double temperature;
     uint64_t seed;
-    size_t n_steps; /* 0: not given */
+    size_t n_steps, length; /* 0: not given */
     int full, compare, in_place, help;
 } options;
 
@@ -75,6 +88,8 @@ static int read_value(options *o, const char *name, const char *value) {
         o->prompt_file = value;
     } else if (strcmp(name, "--tokens") == 0) {
         o->tokens = value;
+    } else if (strcmp(name, "--length") == 0) {
+        return read_size(value, &o->length) && o->length > 0;
     } else if (strcmp(name, "--capacity") == 0) {
         return read_size(value, &o->config.capacity);
     } else if (strcmp(name, "--window") == 0) {
@@ -129,11 +144,28 @@ static const char *read_options(options *o, int argc, char **argv) {
     return NULL;
 }
 
+/* Without a model, the text model with its tokenizer, and without a prompt too, its text. */
+static void fill_in_text(options *o) {
+    if (o->model != NULL)
+        return;
+    o->model = TEXT_MODEL;
+    if (o->tokenizer != NULL)
+        return;
+    o->tokenizer = TEXT_TOKENIZER;
+    if (o->prompt == NULL && o->prompt_file == NULL && o->tokens == NULL) {
+        o->prompt_file = TEXT;
+        if (o->length == 0)
+            o->length = TEXT_LENGTH;
+    }
+}
+
 /* What doesn't go together, or NULL. */
 static const char *check_options(const options *o) {
     const int n_prompts = (o->prompt != NULL) + (o->prompt_file != NULL) + (o->tokens != NULL);
     if (n_prompts > 1)
         return "one prompt, please: --prompt, --prompt-file or --tokens";
+    if (o->length != 0 && n_prompts == 0 && o->tokenizer == NULL)
+        return "--length cuts a prompt, and there is none";
     if ((o->prompt != NULL || o->prompt_file != NULL) && o->tokenizer == NULL)
         return "a prompt of text needs a --tokenizer; without one, give numbers with --tokens";
     if (o->tokenizer != NULL && n_prompts == 0)
@@ -162,7 +194,7 @@ typedef struct program {
     float *queries;                  /* [n_layers][n_heads][window][head_dim] */
     float *first_logits;             /* [vocab_size] after the prompt */
     float *full_logits;              /* [n_steps - 1][vocab_size] with --compare, else NULL */
-    float *probabilities;            /* [vocab_size] scratch */
+    float *probabilities;            /* [2][vocab_size] scratch */
     float *coverage;                 /* [n_layers][sets] */
     int32_t *kept;                   /* [n_layers][sets][kept_count] */
     int32_t *from_full, *from_small; /* [n_steps] */
@@ -245,7 +277,7 @@ static const char *load_all(program *p, const char **where) {
     const char *error = llama_load(&p->model, o->model);
     if (error != NULL)
         return error;
-    p->names = o->tokenizer == NULL && strcmp(o->model, BUILT_IN) == 0;
+    p->names = o->tokenizer == NULL && strcmp(o->model, RECALL_MODEL) == 0;
     if (o->tokenizer != NULL) {
         *where = o->tokenizer;
         error = tokenizer_load(&p->tokenizer, o->tokenizer, p->model.vocab_size);
@@ -472,28 +504,45 @@ static const char *measure(program *p, llama_cache *cache, const int32_t *tokens
     return error;
 }
 
-/* Feeds the full cache's tokens to the small one. */
-static const char *compare(program *p, llama_cache *cache, size_t *n_same, double *divergence) {
-    const size_t n = p->model.vocab_size;
-    float *const q = p->probabilities;
-    *n_same = 0;
-    *divergence = 0;
-    for (size_t step = 0; step + 1 < p->n_from_full; step++) {
+/* What is left of the prompt if only its last positions stay: they lie together. */
+static void keep_last(const program *p, llama_cache *to) {
+    const llama_model *const m = &p->model;
+    const size_t n_kept = snapkv_kept_count(&p->o.config, p->n_tokens);
+    const size_t first = (p->n_tokens - n_kept) * m->head_dim, n = n_kept * m->head_dim;
+    for (size_t layer = 0; layer < m->n_layers; layer++)
+        for (size_t head = 0; head < to->n_heads; head++) {
+            const size_t at = llama_cache_at(to, layer, head);
+            const size_t from =
+                llama_cache_at(&p->full, layer, head * m->n_kv_heads / to->n_heads) + first;
+            memcpy(to->keys + at, p->full.keys + from, n * sizeof(float));
+            memcpy(to->values + at, p->full.values + from, n * sizeof(float));
+        }
+    to->cursor = snapkv_cursor_start(&p->o.config, p->n_tokens);
+}
+
+/* Feeds the full cache's tokens to a smaller one, and prints how far that is from the full one. */
+static const char *compare(program *p, llama_cache *cache, const char *name) {
+    const size_t n = p->model.vocab_size, n_fed = p->n_from_full - 1;
+    float *const full = p->probabilities, *const small = full + n;
+    size_t n_same = 0;
+    double divergence = 0;
+    for (size_t step = 0; step < n_fed; step++) {
         const char *const error = llama_decode(&p->model, &p->state, cache, p->from_full[step]);
         if (error != NULL)
             return error;
         const int32_t best = llama_best(&p->model, &p->state);
-        softmax(p->state.logits, n, 1, q);
+        softmax(p->state.logits, n, 1, small);
         memcpy(p->state.logits, p->full_logits + step * n, n * sizeof(float));
-        *n_same += best == llama_best(&p->model, &p->state);
-        float *const full = p->full_logits + step * n;
-        softmax(full, n, 1, full);
+        n_same += best == llama_best(&p->model, &p->state);
+        softmax(p->state.logits, n, 1, full);
         for (size_t i = 0; i < n; i++)
-            if (full[i] > 0) /* a q that underflowed counts as float's smallest normal */
-                *divergence +=
-                    (double)full[i] *
-                    log((double)full[i] / ((double)q[i] > 1.2e-38 ? (double)q[i] : 1.2e-38));
+            if (full[i] > 0) /* one that underflowed counts as float's smallest normal */
+                divergence += (double)full[i] *
+                              log((double)full[i] /
+                                  ((double)small[i] > 1.2e-38 ? (double)small[i] : 1.2e-38));
     }
+    printf("  %-18s the most likely token agrees in %zu of %zu steps, mean KL divergence %.6f\n",
+           name, n_same, n_fed, divergence / (double)n_fed);
     return NULL;
 }
 
@@ -508,7 +557,7 @@ static const char *allocate(program *p) {
     const size_t slots = p->n_tokens + o->n_steps;
     p->queries = llama_floats(llama_times(heads, llama_times(o->config.window, m->head_dim)));
     p->first_logits = llama_floats(m->vocab_size);
-    p->probabilities = llama_floats(m->vocab_size);
+    p->probabilities = llama_floats(llama_times(2, m->vocab_size));
     p->coverage = llama_floats(heads);
     p->kept = (int32_t *)llama_floats(llama_times(heads, n_kept + 1)); /* 4 bytes as well */
     p->from_full = (int32_t *)llama_floats(o->n_steps);
@@ -550,6 +599,8 @@ static const char *check_policy(program *p) {
 static const char *run(program *p) {
     const options *const o = &p->o;
     const char *error;
+    if (o->length != 0 && p->n_tokens > o->length)
+        p->n_tokens = o->length;
     if (p->o.n_steps == 0)
         p->o.n_steps = p->has_answer ? N_VALUES : 64;
     if ((error = check_policy(p)) != NULL || (error = allocate(p)) != NULL)
@@ -613,15 +664,18 @@ static const char *summary(program *p) {
                snapkv_next_slot(&small->cursor));
         print_coverage(p);
         if (o->compare && p->n_from_full > 1) {
-            size_t n_same;
-            double divergence;
+            printf("against the full cache, on its own tokens:\n");
             if ((error = rewind_cache(small)) != NULL ||
-                (error = compare(p, small, &n_same, &divergence)) != NULL)
+                (error = compare(p, small, "compressed cache")) != NULL)
                 return error;
-            const size_t n = p->n_from_full - 1;
-            printf("against the full cache, on its own tokens: the most likely token agrees in %zu"
-                   " of %zu steps,\nmean KL divergence %.6f\n",
-                   n_same, n, divergence / (double)n);
+            if (!o->in_place) { /* else the last positions are overwritten */
+                char name[32];
+                keep_last(p, small);
+                snprintf(name, sizeof name, "last %zu alone",
+                         snapkv_kept_count(&o->config, p->n_tokens));
+                if ((error = compare(p, small, name)) != NULL)
+                    return error;
+            }
         }
     }
     return NULL;
@@ -629,7 +683,6 @@ static const char *summary(program *p) {
 
 int main(int argc, char **argv) {
     static program p;
-    p.o.model = BUILT_IN;
     p.o.config = snapkv_default_config();
     p.o.config.window = 16;
     p.o.config.capacity = 64;
@@ -643,6 +696,7 @@ int main(int argc, char **argv) {
         fputs(USAGE, stdout);
         return EXIT_SUCCESS;
     }
+    fill_in_text(&p.o);
     const char *where = NULL;
     const char *error = check_options(&p.o);
     if (error == NULL) {

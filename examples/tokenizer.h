@@ -267,9 +267,9 @@ static inline tokenizer_pair tokenizer_pop(tokenizer_scratch *s) {
 /* Looks up what the token at `at` and its next one give. `n`: the list's end. */
 static inline void tokenizer_look(const tokenizer *t, tokenizer_scratch *s, const int32_t *tokens,
                                   size_t at, size_t n) {
-    s->merged[at] = s->next[at] == n ? TOKENIZER_NONE
-                                     : tokenizer_join(t, tokens[at], tokens[s->next[at]],
-                                                      s->joined);
+    s->merged[at] = s->next[at] == n
+                        ? TOKENIZER_NONE
+                        : tokenizer_join(t, tokens[at], tokens[s->next[at]], s->joined);
     if (s->merged[at] != TOKENIZER_NONE) {
         const tokenizer_pair pair = {t->score[s->merged[at]], s->merged[at], at};
         tokenizer_push(s, pair);

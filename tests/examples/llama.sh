@@ -92,34 +92,62 @@ printf '%s' "$words" >"$out/words.txt"
 
 # ---- facts ---------------------------------------------------------------------------------------
 
-# The built-in model answers its prompt, from both caches.
-"$llama" >"$out/answer" 2>&1 || fail "llama: $(cat "$out/answer")"
+# The text model goes on after the beginning of the unseen text, from both caches; what is left of
+# the prompt counts: the last 64 positions alone are clearly another thing.
+unseen=examples/text_unseen.txt
+text --compare >"$out/continued"
+[ "$(wc -w <"$out/continued")" -ge 20 ] || fail "llama: no words: $(cat "$out/continued")"
+sed -e '1d' -e '/^---- from the full cache/,$d' "$out/text" >"$out/prompt"
+head -c $(($(wc -c <"$out/prompt") - 1)) "$out/prompt" >"$out/small" # a newline follows the prompt
+head -c "$(wc -c <"$out/small")" $unseen | cmp -s - "$out/small" ||
+    fail 'llama: the prompt is not the beginning of the unseen text'
+grep -q '^---- prompt, 1024 tokens' "$out/text" && grep -q 'position 1087, slot 127' "$out/text" ||
+    fail 'llama: not 1024 tokens of prompt and 63 from 64 slots'
+awk '/KL divergence/ { kl[++n] = $NF } END { exit !(n == 2 && kl[1] > 0 && kl[2] >= 0.01) }' \
+    "$out/text" || fail "llama: the divergences: $(grep divergence "$out/text")"
+full=$(text --full)
+same 'the text, with room for all' "$full" "$(text --capacity 1024)"
+same 'the text from another file' "$full" "$(text --full --length 1024 --prompt-file $unseen)"
+text --compare --capacity 1024 >/dev/null
+[ "$(grep -c 'agrees in 63 of 63 steps, mean KL divergence 0.000000' "$out/text")" = 2 ] ||
+    fail 'llama: 1024 of 1024 are not all, as they were selected or as the last ones'
+text --compare --in-place >/dev/null
+[ "$(grep -c 'KL divergence' "$out/text")" = 1 ] || fail 'llama: in place, what else was compared?'
+text --prompt 'And the king said' --steps 8 >/dev/null
+grep -q '^And the king said$' "$out/text" || fail 'llama: the prompt does not come back as text'
+text --tokens '1 2 3' --length 2 --steps 1 >/dev/null
+grep -q '^---- prompt, 2 tokens' "$out/text" || fail 'llama: --length does not cut numbers'
+
+# The recall model answers its prompt, from both caches.
+recall=examples/recall_model.bin
+"$llama" $recall >"$out/answer" 2>&1 || fail "llama: $(cat "$out/answer")"
 [ "$(grep -c '^(right)$' "$out/answer")" = 2 ] || fail 'llama: the recall prompt is not answered'
 grep -q 'position 1026, slot 66' "$out/answer" || fail 'llama: the cursor is not where it should be'
 grep -q '^cache: 1050624 bytes in full, 67584 compressed' "$out/answer" ||
     fail 'llama: the bytes are not 2 * 2 * 2 * (1024 + 2) * 32 * 4 and those of 64 + 2'
 
 # A capacity of the prompt's length, and above it: the tokens of the full cache.
-full=$(text --full --steps 20)
+full=$(text --full --steps 20 $recall)
 for sharing in kv query layer; do
     for capacity in 1024 1025 4000; do
         same "capacity $capacity, $sharing" "$full" \
-            "$(text --steps 20 --sharing $sharing --capacity $capacity)"
+            "$(text --steps 20 --sharing $sharing --capacity $capacity $recall)"
         grep -q 'position 1043, slot 1043' "$out/text" || fail "capacity $capacity: the cursor"
     done
 done
-sampled=$(text --full --steps 20 --temperature 1.5 --seed 7)
-same 'sampled' "$sampled" "$(text --steps 20 --capacity 1024 --temperature 1.5 --seed 7)"
-text --compare --steps 20 --capacity 1024 >/dev/null
+sampled=$(text --full --steps 20 --temperature 1.5 --seed 7 $recall)
+same 'sampled' "$sampled" \
+    "$(text --steps 20 --capacity 1024 --temperature 1.5 --seed 7 $recall)"
+text --compare --steps 20 --capacity 1024 $recall >/dev/null
 grep -q 'agrees in 19 of 19' "$out/text" && grep -q 'divergence 0.000000' "$out/text" ||
     fail 'capacity 1024: the distributions are not those of the full cache'
-text --compare --steps 20 >/dev/null
+text --compare --steps 20 $recall >/dev/null
 grep -q 'divergence 0.0[0-9]*[1-9]' "$out/text" || fail 'capacity 64: no divergence at all?'
 
 # Compression in place and out of place.
 for sharing in kv layer; do
-    same "in place, $sharing" "$(text --steps 20 --sharing $sharing --temperature 2)" \
-        "$(text --steps 20 --sharing $sharing --temperature 2 --in-place)"
+    same "in place, $sharing" "$(text --steps 20 --sharing $sharing --temperature 2 $recall)" \
+        "$(text --steps 20 --sharing $sharing --temperature 2 --in-place $recall)"
 done
 
 # Text, from the command line and from a file.
@@ -178,7 +206,7 @@ refused 'bad argument or value: --temperature' --temperature -1
 refused 'bad argument or value: --pooling' --pooling mean
 refused 'bad argument or value: --sharing' --sharing all
 refused 'bad argument or value: two' one two
-refused 'needs a --tokenizer' --prompt abc
+refused 'needs a --tokenizer' --prompt abc "$model"
 refused 'one prompt' --prompt abc --tokens '1 2'
 refused 'needs a prompt' --tokenizer "$out/tokenizer.bin" "$model"
 refused '--in-place needs' --in-place --sharing query
@@ -188,7 +216,10 @@ refused 'kernel' --tokens '1 2 3 4 5 6' --kernel 4
 refused 'window' --tokens '1 2 3 4 5 6' --window 0
 refused 'no token in it' --tokens ' , '
 refused 'not a number' --tokens '1 two'
-refused 'not in the vocabulary' --tokens '1 96'
+refused 'not in the vocabulary' --tokens '1 512'
+refused 'not in the vocabulary' --tokens '1 96' $recall
+refused 'bad argument or value: --length' --length 0
+refused 'cuts a prompt' --length 5 $recall
 refused 'not in the vocabulary' --tokens '99999999999999999999'
 refused 'another vocabulary' "$model"
 refused "$out/none.txt: can't be opened" --prompt-file "$out/none.txt" --tokenizer \

@@ -6,7 +6,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "../../examples/arguments.h"
 #include "../../examples/llama.h"
+#include "../../examples/tokenizer.h"
 
 #ifndef DIRECTORY
 #define DIRECTORY "build" /* where the file may go */
@@ -501,6 +503,48 @@ static void reports_misuse(void **state) {
     engine_free(&e);
 }
 
+/* ---- the text model ------------------------------------------------------------------------- */
+
+/* The unseen text is as likely to the engine as to PyTorch, which is what the first figure of
+ *     python3 examples/train_text.py --evaluate
+ * says: the mean of -log p over the tokens 1 to 1023. */
+static void reads_the_unseen_text(void **state) {
+    enum { N = 1024 };
+    static const double EXPECTED = 2.23466;
+    const char *error;
+    size_t n_bytes, n_tokens;
+    llama_model m;
+    llama_state s;
+    llama_cache cache;
+    tokenizer t;
+    (void)state;
+    assert_fine(llama_load(&m, "examples/text_model.bin"));
+    assert_fine(tokenizer_load(&t, "examples/text_tokenizer.bin", m.vocab_size));
+    char *const text = read_file("examples/text_unseen.txt", &n_bytes, &error);
+    assert_fine(error);
+    int32_t *const tokens = malloc((n_bytes + 2) * sizeof *tokens);
+    assert_non_null(tokens);
+    assert_fine(tokenizer_encode(&t, text, n_bytes, tokens, &n_tokens));
+    assert_true(n_tokens >= N);
+    assert_true(llama_state_new(&s, &m, N));
+    assert_true(llama_cache_new(&cache, &m, m.n_kv_heads, N));
+    double loss = 0;
+    for (size_t i = 0; i + 1 < N; i++) {
+        double sum = 0;
+        assert_fine(llama_decode(&m, &s, &cache, tokens[i]));
+        for (size_t k = 0; k < m.vocab_size; k++)
+            sum += exp((double)s.logits[k]);
+        loss += log(sum) - (double)s.logits[tokens[i + 1]];
+    }
+    assert_float_equal(loss / (N - 1), EXPECTED, 2e-4);
+    llama_state_free(&s);
+    llama_cache_free(&cache);
+    llama_free(&m);
+    tokenizer_free(&t);
+    free(tokens);
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loads_every_shape),
@@ -511,6 +555,7 @@ int main(void) {
         cmocka_unit_test(capacity_of_the_prompt_changes_nothing),
         cmocka_unit_test(in_place_is_the_same),
         cmocka_unit_test(reports_misuse),
+        cmocka_unit_test(reads_the_unseen_text),
     };
     return cmocka_run_group_tests_name("llama", tests, NULL, NULL);
 }
