@@ -617,25 +617,27 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
  *                     elsewhere it changes nothing */
 
 #if defined(__clang__)
-#define SKV_WRAPS __attribute__((no_sanitize("integer")))
+#define SKV_WRAPS    __attribute__((no_sanitize("integer")))
+#define SKV_NOINLINE static __attribute__((noinline, unused))
+#elif defined(__GNUC__)
+#define SKV_WRAPS
+#define SKV_NOINLINE static __attribute__((noinline, noclone, unused))
 #else
 #define SKV_WRAPS
+#define SKV_NOINLINE static
 #endif
 
 #if defined(__GNUC__) || defined(__clang__)
 #define SKV_INLINE           static inline __attribute__((always_inline))
-#define SKV_NOINLINE         static __attribute__((noinline, unused))
 #define SKV_FMAF(a, b, c)    __builtin_fmaf(a, b, c)
 #define SKV_SQRTF(a)         __builtin_sqrtf(a)
 #define SKV_LOWEST_BIT(mask) ((size_t)__builtin_ctz(mask))
 #define SKV_PREFETCH(p)      __builtin_prefetch(p, 0, 2)
 #else
 #if defined(_MSC_VER)
-#define SKV_INLINE   static __forceinline
-#define SKV_NOINLINE static __declspec(noinline)
+#define SKV_INLINE static __forceinline
 #else
-#define SKV_INLINE   static inline
-#define SKV_NOINLINE static inline
+#define SKV_INLINE static inline
 #endif
 #define SKV_FMAF(a, b, c) fmaf(a, b, c)
 #define SKV_SQRTF(a)      sqrtf(a)
@@ -2424,11 +2426,14 @@ SKV_INLINE size_t skv_n_blocks(const snapkv_rows *rows, size_t n_rows) {
 SKV_NOINLINE void skv_find_blocks(const snapkv_rows *rows, size_t n_rows, int32_t *lowest,
                                   int32_t *highest) {
     const int32_t *table = rows->block_table;
-    *lowest = *highest = table ? table[0] : 0;
-    for (size_t i = 1; i < skv_n_blocks(rows, n_rows); i++) {
-        *lowest = table[i] < *lowest ? table[i] : *lowest;
-        *highest = table[i] > *highest ? table[i] : *highest;
+    const size_t n_blocks = skv_n_blocks(rows, n_rows);
+    int32_t low = table ? table[0] : 0, high = low;
+    for (size_t i = 1; i < n_blocks; i++) {
+        low = table[i] < low ? table[i] : low;
+        high = table[i] > high ? table[i] : high;
     }
+    *lowest = low;
+    *highest = high;
 }
 
 /* The blocks of a paged view, whose rows within a block take `extent` bytes. */
@@ -2864,6 +2869,23 @@ SKV_NOINLINE int skv_pages_overlap(const skv_region *a, const skv_region *b) {
     return 0;
 }
 
+/* Whether a block of a paged region meets one that isn't paged: only some numbers can. */
+SKV_NOINLINE int skv_page_overlaps(const skv_region *paged, const skv_region *plain) {
+    const size_t stride = paged->block_stride, extent = skv_block_extent(paged);
+    const uintptr_t end = plain->data + skv_block_extent(plain);
+    const uintptr_t first = paged->data + extent; /* where block 0 ends */
+    const size_t lowest = plain->data < first ? 0 : (plain->data - first) / stride + 1;
+    const size_t highest = end > paged->data ? (end - paged->data - 1) / stride : 0;
+    for (size_t i = 0; i < paged->n_blocks; i++) {
+        const size_t block = (size_t)paged->table[i];
+        if (block >= lowest && block <= highest &&
+            skv_blocks_overlap(paged, paged->data + block * stride, plain, plain->data)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Whether two regions share a byte. */
 SKV_NOINLINE int skv_regions_overlap(const skv_region *a, const skv_region *b) {
     const skv_region *paged = a->table ? a : b, *plain = a->table ? b : a;
@@ -2882,15 +2904,7 @@ SKV_NOINLINE int skv_regions_overlap(const skv_region *a, const skv_region *b) {
     if (!paged->table) {
         return skv_blocks_overlap(a, a->data, b, b->data);
     }
-    const size_t extent = skv_block_extent(paged), plain_extent = skv_block_extent(plain);
-    for (size_t i = 0; i < paged->n_blocks; i++) {
-        const uintptr_t block = paged->data + (size_t)paged->table[i] * paged->block_stride;
-        if (skv_overlap(block, extent, plain->data, plain_extent) &&
-            skv_blocks_overlap(paged, block, plain, plain->data)) {
-            return 1;
-        }
-    }
-    return 0;
+    return skv_page_overlaps(paged, plain);
 }
 
 /* Whether a region shares a byte with n_heads x n_rows rows of a view. */
@@ -3162,7 +3176,7 @@ SKV_NOINLINE snapkv_status skv_score_set(skv_scan *scan, const snapkv_config *co
             skv_add_head(scan, config, head + i == first);
         }
     }
-    for (size_t j = 0; j < scan->n_votes; j++) {
+    for (size_t j = 0; n_heads > 1 && j < scan->n_votes; j++) { /* of one head it is itself */
         if (config->reduce == SNAPKV_REDUCE_MEAN) {
             scan->scores[j] /= (float)n_heads;
         }
