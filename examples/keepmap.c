@@ -632,7 +632,7 @@ int main(int argc, char **argv) {
     snapkv_ledger unused;
     const char *where = "the choice", *error = NULL;
     const snapkv_status status = /* checks the policy, before the model runs */
-        snapkv_account(&m.config, &any, m.config.window + 1, 0, NULL, &unused);
+        snapkv_account(&m.config, &any, m.config.window + 1, 0, &unused);
     if (status != SNAPKV_OK) {
         error = snapkv_status_string(status);
     } else {

@@ -402,7 +402,7 @@ static const char *print_bytes_of_caches(const program *p) {
                                 m->head_dim, sizeof(float)};
     snapkv_ledger ledger;
     const size_t n_fed = (p->n_from_small != 0 ? p->n_from_small : p->n_from_full) - 1;
-    const snapkv_status status = snapkv_account(&p->o.config, &shape, p->n_tokens, n_fed, NULL, &ledger);
+    const snapkv_status status = snapkv_account(&p->o.config, &shape, p->n_tokens, n_fed, &ledger);
     if (status != SNAPKV_OK)
         return snapkv_status_string(status);
     printf("cache: %llu bytes in full", (unsigned long long)ledger.full_bytes);
@@ -592,7 +592,7 @@ static const char *check_policy(program *p) {
     }
     if (config->window > p->n_tokens)
         config->window = p->n_tokens;
-    const snapkv_status status = snapkv_account(config, &shape, p->n_tokens, 0, NULL, &ledger);
+    const snapkv_status status = snapkv_account(config, &shape, p->n_tokens, 0, &ledger);
     return status == SNAPKV_OK ? NULL : snapkv_status_string(status);
 }
 

@@ -292,7 +292,7 @@ static uint64_t cache_bytes(const bench *b, const method *how, size_t capacity) 
     const snapkv_model shape = {1,           m->n_layers,  m->n_heads, m->n_kv_heads,
                                 m->head_dim, sizeof(float)};
     snapkv_ledger ledger;
-    if (snapkv_account(&config, &shape, LENGTH, 0, NULL, &ledger) != SNAPKV_OK)
+    if (snapkv_account(&config, &shape, LENGTH, 0, &ledger) != SNAPKV_OK)
         return 0;
     return how->way == FULL ? ledger.full_bytes : ledger.kept_bytes;
 }

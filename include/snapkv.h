@@ -536,15 +536,18 @@ SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kep
 
 /* --- What was saved, and what was lost --- */
 
-/* The bytes of a cache with `generated` tokens appended after the prompt.
- *
- *   in   counts  [batch][n_layers][set_count]  positions kept by each list; NULL: min(L, C) each
- *
- * Errors: NULL, SHAPE (also a number beyond 64 bits), WINDOW, CAPACITY, KERNEL, OPTION, INDEX (a
- * count above length). */
+/* The bytes of a cache with `generated` tokens appended after the prompt. Errors: NULL, SHAPE (also
+ * a number beyond 64 bits), WINDOW, CAPACITY, KERNEL, OPTION. */
 SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapkv_model *model,
-                                        size_t length, size_t generated, const size_t *counts,
-                                        snapkv_ledger *ledger);
+                                        size_t length, size_t generated, snapkv_ledger *ledger);
+
+/* The same where each list has a count of its own, as snapkv_allocate decides.
+ *
+ *   in   counts  [batch][n_layers][set_count]  positions kept; INDEX: above length */
+SNAPKV_API snapkv_status snapkv_account_lists(const snapkv_config *config,
+                                              const snapkv_model *model, size_t length,
+                                              size_t generated, const size_t *counts,
+                                              snapkv_ledger *ledger);
 
 /* How much of one later query's attention over the whole prompt falls on the kept positions: 1 less
  * the sum of its weights on the others. A sink logit is never evicted and counts as kept, and so
@@ -3807,9 +3810,10 @@ SKV_INLINE uint64_t skv_count_add(uint64_t a, uint64_t b) {
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
-SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapkv_model *model,
-                                        size_t length, size_t generated, const size_t *counts,
-                                        snapkv_ledger *ledger) {
+/* counts NULL: min(length, capacity) each. */
+SKV_NOINLINE snapkv_status skv_account(const snapkv_config *config, const snapkv_model *model,
+                                       size_t length, size_t generated, const size_t *counts,
+                                       snapkv_ledger *ledger) {
     if (!config || !model || !ledger) {
         return SNAPKV_ERROR_NULL;
     }
@@ -3858,6 +3862,19 @@ SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapk
     }
     *ledger = result;
     return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapkv_model *model,
+                                        size_t length, size_t generated, snapkv_ledger *ledger) {
+    return skv_account(config, model, length, generated, NULL, ledger);
+}
+
+SNAPKV_API snapkv_status snapkv_account_lists(const snapkv_config *config,
+                                              const snapkv_model *model, size_t length,
+                                              size_t generated, const size_t *counts,
+                                              snapkv_ledger *ledger) {
+    return !counts ? SNAPKV_ERROR_NULL
+                   : skv_account(config, model, length, generated, counts, ledger);
 }
 
 SNAPKV_API snapkv_status snapkv_retained_mass(const snapkv_config *config,

@@ -41,7 +41,8 @@ size_t use_everything(snapkv_config *config, snapkv_layer *layer, int32_t *kept,
     sum += (size_t)snapkv_gather_columns(kept, 5, memory, size, size, 2, 8, out->data, 16);
     sum += (size_t)snapkv_select(config, layer, 0, kept, numbers, selection, memory, size);
     sum += (size_t)snapkv_compress(config, layer, 0, kept, out, out + 1, selection, memory, size);
-    sum += (size_t)snapkv_account(config, model, size, 5, NULL, ledger);
+    sum += (size_t)snapkv_account(config, model, size, 5, ledger);
+    sum += (size_t)snapkv_account_lists(config, model, size, 5, counts, ledger);
     sum += (size_t)snapkv_retained_mass(config, layer, 0, numbers, size, kept, 5, numbers, memory,
                                         size);
     numbers[0] = snapkv_error_bound(numbers[1], numbers[2]);

@@ -100,7 +100,7 @@ static void fuzz_account(input *in) {
     snapkv_ledger before;
     memset(&before, 0xCB, sizeof before);
     ledger = before;
-    snapkv_status status = snapkv_account(&config, &model, length, generated, NULL, &ledger);
+    snapkv_status status = snapkv_account(&config, &model, length, generated, &ledger);
     check_verdict(status, v, "snapkv_account");
     if (status == SNAPKV_OK) {
         assert_true(ledger.full_bytes == full && ledger.kept_bytes == stored);
@@ -108,9 +108,9 @@ static void fuzz_account(input *in) {
     } else {
         assert_memory_equal(&ledger, &before, sizeof ledger);
     }
-    assert_status(snapkv_account(&config, &model, length, generated, NULL, NULL), SNAPKV_ERROR_NULL);
-    assert_status(snapkv_account(&config, NULL, length, generated, NULL, &ledger), SNAPKV_ERROR_NULL);
-    assert_status(snapkv_account(NULL, &model, length, generated, NULL, &ledger), SNAPKV_ERROR_NULL);
+    assert_status(snapkv_account(&config, &model, length, generated, NULL), SNAPKV_ERROR_NULL);
+    assert_status(snapkv_account(&config, NULL, length, generated, &ledger), SNAPKV_ERROR_NULL);
+    assert_status(snapkv_account(NULL, &model, length, generated, &ledger), SNAPKV_ERROR_NULL);
 }
 
 static void check_slot(const snapkv_cursor *cursor, const int32_t *kept, size_t slot) {

@@ -19,7 +19,7 @@ static snapkv_ledger account(snapkv_config config, snapkv_model model, size_t le
                              size_t generated) {
     snapkv_ledger ledger;
     memset(&ledger, 0xCB, sizeof ledger);
-    assert_ok(snapkv_account(&config, &model, length, generated, NULL, &ledger));
+    assert_ok(snapkv_account(&config, &model, length, generated, &ledger));
     return ledger;
 }
 
@@ -93,7 +93,7 @@ static void expect(snapkv_config config, snapkv_model model, size_t length, size
     snapkv_ledger before;
     memset(&ledger, 0xCB, sizeof ledger);
     before = ledger;
-    assert_status(snapkv_account(&config, &model, length, generated, NULL, &ledger), status);
+    assert_status(snapkv_account(&config, &model, length, generated, &ledger), status);
     assert_memory_equal(&ledger, &before, sizeof ledger);
 }
 
@@ -102,9 +102,9 @@ static void test_errors_write_nothing(void **state) {
     snapkv_config config = policy(SNAPKV_PER_KV_HEAD);
     snapkv_model model = MODEL;
     snapkv_ledger ledger;
-    assert_status(snapkv_account(NULL, &model, 5000, 0, NULL, &ledger), SNAPKV_ERROR_NULL);
-    assert_status(snapkv_account(&config, NULL, 5000, 0, NULL, &ledger), SNAPKV_ERROR_NULL);
-    assert_status(snapkv_account(&config, &model, 5000, 0, NULL, NULL), SNAPKV_ERROR_NULL);
+    assert_status(snapkv_account(NULL, &model, 5000, 0, &ledger), SNAPKV_ERROR_NULL);
+    assert_status(snapkv_account(&config, NULL, 5000, 0, &ledger), SNAPKV_ERROR_NULL);
+    assert_status(snapkv_account(&config, &model, 5000, 0, NULL), SNAPKV_ERROR_NULL);
 
     size_t *const sizes[] = {&model.batch,      &model.n_layers, &model.n_query_heads,
                              &model.n_kv_heads, &model.head_dim, &model.element_size};

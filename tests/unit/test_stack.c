@@ -113,7 +113,7 @@ static void call_gather_columns(void) {
 
 static void call_account(void) {
     static const snapkv_model model = {1, 2, 4, 2, 8, 2};
-    status = snapkv_account(&p.config, &model, p.layer.length, 3, NULL, &ledger);
+    status = snapkv_account(&p.config, &model, p.layer.length, 3, &ledger);
 }
 
 static void call_the_rest(void) {
