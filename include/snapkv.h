@@ -7,13 +7,16 @@
  *   static float Q[H * W * D], K[H * L * D], V[H * L * D]; // [head][position][dim]; Q: the last W
  *   static float workspace[300000]; // snapkv_workspace_size() says how much; 150000 work, slower
  *   static int32_t kept[H * C];     // the original position of each slot of the small cache
+ *   static snapkv_layer layer;      // zeros: what isn't set below is not there
  *   int main(void) {
  *       for (int i = 0; i < H * L * D; i++) K[i] = Q[i % (H * W * D)] = (float)(i * 7LL % 99) / 50;
  *       snapkv_config config = snapkv_default_config(); // keep 2048: the last 32, the best others
- *       snapkv_layer layer = {.n_query_heads = H, .n_kv_heads = H, .length = L, .head_dim = D,
- *           .queries = snapkv_rows_by_head(Q, SNAPKV_F32, W, D),
- *           .keys = snapkv_rows_by_head(K, SNAPKV_F32, L, D),
- *           .values = snapkv_rows_by_head(V, SNAPKV_F32, L, D)};
+ *       layer.n_query_heads = layer.n_kv_heads = H;
+ *       layer.length = L;
+ *       layer.head_dim = D;
+ *       layer.queries = snapkv_rows_by_head(Q, SNAPKV_F32, W, D);
+ *       layer.keys = snapkv_rows_by_head(K, SNAPKV_F32, L, D);
+ *       layer.values = snapkv_rows_by_head(V, SNAPKV_F32, L, D);
  *       snapkv_rows_out keys_out = snapkv_rows_in_place(&layer.keys);
  *       snapkv_rows_out values_out = snapkv_rows_in_place(&layer.values);
  *       snapkv_status status = snapkv_compress_layer(&config, &layer, kept, &keys_out, &values_out,
@@ -1832,7 +1835,7 @@ SKV_NOINLINE float skv_kept_share(const float *votes, size_t n, const int32_t *k
                                   float n_rows) {
     float dropped = 0.0f;
     for (size_t start = 0; start < n; start += SKV_MARKED) {
-        uint16_t marks[SKV_MARKED / SKV_BLOCK];
+        uint16_t marks[(size_t)SKV_MARKED / SKV_BLOCK];
         memset(marks, 0, sizeof marks);
         for (size_t i = 0; i < n_kept; i++) {
             const size_t p = (size_t)kept[i];
