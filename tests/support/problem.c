@@ -33,6 +33,8 @@ problem problem_new(snapkv_config config, size_t n_query_heads, size_t n_kv_head
     p.values = new_array(n_kv_heads * length * head_dim, sizeof(float));
     p.sink_logits = new_array(n_query_heads, sizeof(float));
     p.alibi_slopes = new_array(n_query_heads, sizeof(float));
+    p.query_positions = new_array(config.window, sizeof(int32_t));
+    p.key_positions = new_array(length, sizeof(int32_t));
     return p;
 }
 
@@ -51,6 +53,8 @@ void problem_free(problem *p) {
     free(p->values);
     free(p->sink_logits);
     free(p->alibi_slopes);
+    free(p->query_positions);
+    free(p->key_positions);
     memset(p, 0, sizeof *p);
 }
 
@@ -78,6 +82,16 @@ void problem_set_sinks(problem *p, const float *sink_logits) {
 void problem_set_slopes(problem *p, const float *alibi_slopes) {
     memcpy(p->alibi_slopes, alibi_slopes, p->layer.n_query_heads * sizeof(float));
     p->layer.alibi_slopes = p->alibi_slopes;
+}
+
+void problem_set_query_positions(problem *p, const int32_t *positions) {
+    memcpy(p->query_positions, positions, p->config.window * sizeof *positions);
+    p->layer.query_positions = p->query_positions;
+}
+
+void problem_set_key_positions(problem *p, const int32_t *positions) {
+    memcpy(p->key_positions, positions, p->layer.length * sizeof *positions);
+    p->layer.key_positions = p->key_positions;
 }
 
 void problem_pack(problem *p, packing how) {
@@ -215,8 +229,24 @@ void packed_free(packed *p) {
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
+size_t problem_recent(const problem *p) {
+    return p->config.n_recent ? p->config.n_recent : p->config.window;
+}
+
 size_t problem_prefix(const problem *p) {
-    return p->layer.length - p->config.window;
+    size_t recent = problem_recent(p);
+    return p->layer.length > recent ? p->layer.length - recent : 0;
+}
+
+size_t problem_position(const problem *p, size_t row) {
+    return p->layer.key_positions ? (size_t)p->layer.key_positions[row] : row;
+}
+
+size_t problem_voter_position(const problem *p, size_t voter) {
+    if (p->layer.query_positions) {
+        return (size_t)p->layer.query_positions[voter];
+    }
+    return problem_position(p, p->layer.length - p->config.window + voter);
 }
 
 size_t problem_kept_count(const problem *p) {

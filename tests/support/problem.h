@@ -39,6 +39,7 @@ typedef struct problem {
     float *keys;    /* [n_kv_heads][length][head_dim] */
     float *values;  /* [n_kv_heads][length][head_dim] */
     float *sink_logits, *alibi_slopes;
+    int32_t *query_positions, *key_positions;
     packed packed_queries, packed_keys, packed_values; /* what the views of the layer read */
 } problem;
 
@@ -54,6 +55,10 @@ void problem_fill(problem *p, splitmix *random, double amplitude, int coarse);
 /* Options per query head; they take effect at once. */
 void problem_set_sinks(problem *p, const float *sink_logits);
 void problem_set_slopes(problem *p, const float *alibi_slopes);
+
+/* Where the voters stand [window], and which position each row holds [length]. */
+void problem_set_query_positions(problem *p, const int32_t *positions);
+void problem_set_key_positions(problem *p, const int32_t *positions);
 
 /* Packs queries, keys and values anew and points the layer at them. */
 void problem_pack(problem *p, packing how);
@@ -74,7 +79,10 @@ void decode_bytes(void *context, const void *row, size_t head, size_t position, 
                   size_t head_dim);
 
 /* What the problem asks for, counted without the library. */
-size_t problem_prefix(const problem *p);
+size_t problem_recent(const problem *p);
+size_t problem_prefix(const problem *p); /* rows that compete: 0 where all are recent */
+size_t problem_position(const problem *p, size_t row);
+size_t problem_voter_position(const problem *p, size_t voter);
 size_t problem_kept_count(const problem *p);
 size_t problem_set_count(const problem *p);
 /* The query heads of a set: *n of them from the result on. */

@@ -25,14 +25,20 @@ void reference_weights(const problem *p, size_t query_head, const float *query, 
 
     double largest = sink;
     for (size_t j = 0; j < layer->length; j++) {
-        int visible = j <= t && (layer->span == 0 || t - j < layer->span);
+        size_t at = problem_position(p, j);
+        int visible = at <= t && (layer->span == 0 || t - at < layer->span) &&
+                      (layer->chunk == 0 || at >= t - t % layer->chunk);
         double logit = dot(query, keys + j * layer->head_dim, layer->head_dim) * scale;
         if (softcap > 0) {
             logit = softcap * tanh(logit / softcap);
         }
-        logit += slope * ((double)j - (double)t);
+        logit += slope * ((double)at - (double)t);
         weights[j] = visible ? logit : -INFINITY;
         largest = fmax(largest, weights[j]);
+    }
+    if (isinf(largest)) { /* nothing is seen */
+        memset(weights, 0, layer->length * sizeof *weights);
+        return;
     }
     double total = exp(sink - largest);
     for (size_t j = 0; j < layer->length; j++) {
@@ -44,19 +50,24 @@ void reference_weights(const problem *p, size_t query_head, const float *query, 
     }
 }
 
-void reference_votes(const problem *p, size_t query_head, double *votes) {
+static void count_votes(const problem *p, size_t query_head, snapkv_voting voting, double *votes) {
     size_t window = p->config.window;
     size_t prefix = problem_prefix(p);
     double *weights = new_array(p->layer.length, sizeof(double));
     memset(votes, 0, prefix * sizeof(double));
     for (size_t i = 0; i < window; i++) {
         const float *query = p->queries + (query_head * window + i) * p->layer.head_dim;
-        reference_weights(p, query_head, query, prefix + i, weights);
+        reference_weights(p, query_head, query, problem_voter_position(p, i), weights);
         for (size_t j = 0; j < prefix; j++) {
-            votes[j] += weights[j];
+            double both = votes[j] + weights[j];
+            votes[j] = voting == SNAPKV_VOTE_MAX ? fmax(votes[j], weights[j]) : both;
         }
     }
     free(weights);
+}
+
+void reference_votes(const problem *p, size_t query_head, double *votes) {
+    count_votes(p, query_head, p->config.voting, votes);
 }
 
 void reference_pool(const double *votes, size_t n, size_t kernel_size, snapkv_pooling pooling,
@@ -103,6 +114,21 @@ void reference_scores(const problem *p, size_t set, double *scores) {
     free(pooled);
 }
 
+void reference_total(const problem *p, size_t set, double *total) {
+    size_t prefix = problem_prefix(p);
+    size_t n_heads;
+    size_t first = problem_set_heads(p, set, &n_heads);
+    double *votes = new_array(prefix, sizeof(double));
+    memset(total, 0, prefix * sizeof *total);
+    for (size_t i = 0; i < n_heads; i++) {
+        count_votes(p, first + i, SNAPKV_VOTE_SUM, votes);
+        for (size_t j = 0; j < prefix; j++) {
+            total[j] += votes[j] / (double)n_heads;
+        }
+    }
+    free(votes);
+}
+
 typedef struct ranked {
     double score;
     int32_t position;
@@ -145,15 +171,18 @@ void sort_ascending(int32_t *indices, size_t n) {
 
 void reference_kept(const problem *p, const double *scores, int32_t *kept) {
     size_t n_kept = problem_kept_count(p);
-    size_t prefix = problem_prefix(p);
-    size_t n_sink = p->config.n_sink;
     if (p->layer.length < p->config.capacity) {
         for (size_t i = 0; i < n_kept; i++) {
             kept[i] = (int32_t)i;
         }
         return;
     }
-    size_t n_chosen = n_kept - p->config.window - n_sink;
+    reference_keep(p, scores, n_kept - problem_recent(p) - p->config.n_sink, kept);
+}
+
+void reference_keep(const problem *p, const double *scores, size_t n_chosen, int32_t *kept) {
+    size_t prefix = problem_prefix(p);
+    size_t n_sink = p->config.n_sink;
     for (size_t i = 0; i < n_sink; i++) {
         kept[i] = (int32_t)i;
     }
@@ -164,15 +193,64 @@ void reference_kept(const problem *p, const double *scores, int32_t *kept) {
     if (p->config.order == SNAPKV_BY_POSITION) {
         sort_ascending(kept + n_sink, n_chosen);
     }
-    for (size_t i = 0; i < p->config.window; i++) {
+    for (size_t i = 0; i < problem_recent(p); i++) {
         kept[n_sink + n_chosen + i] = (int32_t)(prefix + i);
     }
+}
+
+typedef struct contender {
+    float score;
+    size_t list, position;
+    int stays; /* among the `least` best of its list */
+} contender;
+
+static int better_first(const void *left, const void *right) {
+    const contender *a = left;
+    const contender *b = right;
+    if (a->stays != b->stays) {
+        return a->stays ? -1 : 1;
+    }
+    if (a->score < b->score || a->score > b->score) {
+        return a->score > b->score ? -1 : 1;
+    }
+    if (a->list != b->list) {
+        return a->list < b->list ? -1 : 1;
+    }
+    return a->position < b->position ? -1 : a->position > b->position;
+}
+
+void reference_allocate(const snapkv_list *lists, size_t n_lists, size_t budget, size_t least,
+                        size_t *counts) {
+    size_t n = 0;
+    for (size_t i = 0; i < n_lists; i++) {
+        n += lists[i].n;
+        counts[i] = 0;
+    }
+    contender *all = new_array(n, sizeof *all);
+    contender *next = all;
+    for (size_t i = 0; i < n_lists; i++) {
+        contender *own = next;
+        for (size_t j = 0; j < lists[i].n; j++, next++) {
+            next->score = lists[i].scores[j];
+            next->list = i;
+            next->position = j;
+        }
+        qsort(own, lists[i].n, sizeof *own, better_first);
+        for (size_t j = 0; j < lists[i].n && j < least; j++) {
+            own[j].stays = 1;
+        }
+    }
+    qsort(all, n, sizeof *all, better_first);
+    for (size_t i = 0; i < n && i < budget; i++) {
+        counts[all[i].list]++;
+    }
+    free(all);
 }
 
 int reference_unambiguous(const problem *p, const double *scores) {
     size_t n_sink = p->config.n_sink;
     size_t n_candidates = problem_prefix(p) - n_sink;
-    size_t n_chosen = problem_kept_count(p) - p->config.window - n_sink;
+    size_t n_chosen = problem_kept_count(p) - problem_recent(p) - n_sink;
     if (p->layer.length < p->config.capacity || n_chosen == n_candidates) {
         return 1;
     }
@@ -193,23 +271,19 @@ int reference_unambiguous(const problem *p, const double *scores) {
 
 double reference_coverage(const problem *p, size_t set, const int32_t *kept, size_t n_kept) {
     size_t prefix = problem_prefix(p);
-    size_t n_heads;
-    size_t first = problem_set_heads(p, set, &n_heads);
     double *votes = new_array(prefix, sizeof(double));
     double dropped = 0;
-    for (size_t i = 0; i < n_heads; i++) {
-        reference_votes(p, first + i, votes);
-        for (size_t k = 0; k < n_kept; k++) {
-            if ((size_t)kept[k] < prefix) {
-                votes[kept[k]] = 0;
-            }
-        }
-        for (size_t j = 0; j < prefix; j++) {
-            dropped += votes[j];
+    reference_total(p, set, votes);
+    for (size_t k = 0; k < n_kept; k++) {
+        if ((size_t)kept[k] < prefix) {
+            votes[kept[k]] = 0;
         }
     }
+    for (size_t j = 0; j < prefix; j++) {
+        dropped += votes[j];
+    }
     free(votes);
-    return 1 - dropped / (double)p->config.window / (double)n_heads;
+    return 1 - dropped / (double)p->config.window;
 }
 
 int check_selection(const problem *p, size_t set, const outcome *o) {
