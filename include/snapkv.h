@@ -675,6 +675,8 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
  * SKV_TILE_KEYS   the register tile of the logits: keys x native vectors of queries. Keys times
  * SKV_TILE_VECS   vectors are the accumulators: enough to hide the latency of the multiply-adds
  *                 (2 a cycle, 4 cycles: 8), with registers left for the queries and one key.
+ * SKV_LARGE       functions that unroll to much code: inline, but on the scalar path, where a call
+ *                 costs little beside them
  * SKV_BATCH       vectors whose exp is computed abreast; the scalar path, whose vector is 4 chains
  *                 already, keeps its code small (3 KiB on a Cortex-M4F). */
 
@@ -684,6 +686,7 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
 #endif
 #include <immintrin.h>
 #define SNAPKV_ISA_NAME "AVX-512"
+#define SKV_LARGE       SKV_INLINE
 #define SKV_LANES       16
 #define SKV_TILE_KEYS   12 /* 24 accumulators + 2 queries + 1 key of 32 registers */
 #define SKV_TILE_VECS   2
@@ -695,6 +698,7 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
 #endif
 #include <immintrin.h>
 #define SNAPKV_ISA_NAME "AVX2"
+#define SKV_LARGE       SKV_INLINE
 #define SKV_LANES       8
 #define SKV_TILE_KEYS   6 /* 12 accumulators + 2 queries + 1 key of 16 registers */
 #define SKV_TILE_VECS   2
@@ -706,6 +710,7 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
 #endif
 #include <arm_neon.h>
 #define SNAPKV_ISA_NAME "NEON"
+#define SKV_LARGE       SKV_INLINE
 #define SKV_LANES       4
 #define SKV_TILE_KEYS   6 /* 24 accumulators + 4 queries + 1 key of 32 registers */
 #define SKV_TILE_VECS   4
@@ -713,6 +718,7 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
 
 #elif SNAPKV_ISA == SNAPKV_ISA_SCALAR
 #define SNAPKV_ISA_NAME "scalar"
+#define SKV_LARGE       SKV_NOINLINE
 #define SKV_LANES       4
 #define SKV_TILE_KEYS   4
 #define SKV_TILE_VECS   1
@@ -1006,12 +1012,12 @@ SKV_INLINE float skv_f16_to_float(uint16_t half) {
     /* Zero or subnormal: magnitude * 2^-24, exact. */
     return (sign ? -1.0f : 1.0f) * ((float)magnitude * (1.0f / 16777216.0f));
 }
-SKV_INLINE skv_vec skv_load_f16(const void *p) {
+SKV_LARGE skv_vec skv_load_f16(const void *p) {
     uint16_t half[SKV_LANES];
     memcpy(half, p, sizeof half);
     SKV_MAP(skv_vec, skv_f16_to_float(half[i]));
 }
-SKV_INLINE skv_vec skv_load_bf16(const void *p) {
+SKV_LARGE skv_vec skv_load_bf16(const void *p) {
     uint16_t half[SKV_LANES];
     memcpy(half, p, sizeof half);
     SKV_MAP(skv_vec, skv_float_of_bits((uint32_t)half[i] << 16));
@@ -1908,8 +1914,8 @@ enum {
 };
 
 /* A bit for each of scores[j .. j + SKV_GROUP - 1] whose code lies in low .. high. */
-SKV_INLINE uint32_t skv_codes_in(const float *scores, size_t n, size_t j, int32_t low,
-                                 int32_t high) {
+SKV_LARGE uint32_t skv_codes_in(const float *scores, size_t n, size_t j, int32_t low,
+                                int32_t high) {
     uint32_t found = 0;
     if (n - j < SKV_GROUP) {
         for (size_t i = 0; i < n - j; i++) {
@@ -2831,16 +2837,18 @@ SKV_NOINLINE int skv_blocks_meet(const skv_region *a, const int32_t *b, size_t n
         for (size_t i = 0; i < a->n_blocks; i++) {
             const int64_t at = a->table[i] - base;
             if (at >= 0 && at < SKV_BLOCKS_MARKED) {
-                const uint32_t bit = (uint32_t)1 << at % 32;
-                if (marks[at / 32] & bit) {
+                uint32_t *mark = &marks[(uint32_t)at / 32];
+                const uint32_t bit = (uint32_t)1 << (uint32_t)at % 32;
+                if (*mark & bit) {
                     return 1;
                 }
-                marks[at / 32] |= bit;
+                *mark |= bit;
             }
         }
         for (size_t i = 0; i < n_b; i++) {
             const int64_t at = b[i] - shift - base;
-            if (at >= 0 && at < SKV_BLOCKS_MARKED && marks[at / 32] >> at % 32 & 1) {
+            if (at >= 0 && at < SKV_BLOCKS_MARKED &&
+                marks[(uint32_t)at / 32] >> (uint32_t)at % 32 & 1) {
                 return 1;
             }
         }
@@ -3835,6 +3843,8 @@ SKV_NOINLINE snapkv_status skv_account(const snapkv_config *config, const snapkv
     const uint64_t layers = skv_count_mul(model->batch, model->n_layers);
     const uint64_t lists = skv_count_mul(layers, skv_set_count(config, &layer));
     const uint64_t rows = skv_count_mul(layers, heads); /* one per head */
+    const uint64_t heads_per_list =
+        config->sharing == SNAPKV_PER_LAYER ? model->n_kv_heads : 1;
     uint64_t row = skv_count_mul(2, model->head_dim);   /* a position's K and V in one head */
     row = skv_count_mul(row, model->element_size);
     uint64_t kept = skv_count_mul(rows, skv_size_min(length, config->capacity));
@@ -3847,7 +3857,7 @@ SKV_NOINLINE snapkv_status skv_account(const snapkv_config *config, const snapkv
             if (counts[i] > length) {
                 return SNAPKV_ERROR_INDEX;
             }
-            kept = skv_count_add(kept, skv_count_mul(rows / lists, counts[i]));
+            kept = skv_count_add(kept, skv_count_mul(heads_per_list, counts[i]));
         }
     }
     const uint64_t full = skv_count_mul(layers, model->n_kv_heads);
@@ -3995,6 +4005,7 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #undef SKV_TILE_KEYS
 #undef SKV_TILE_VECS
 #undef SKV_BATCH
+#undef SKV_LARGE
 #undef SKV_FMA1
 #undef SKV_ALL
 #undef SKV_MAP
