@@ -93,7 +93,7 @@ printf '%s' "$words" >"$out/words.txt"
 # ---- facts ---------------------------------------------------------------------------------------
 
 # The text model goes on after the beginning of the unseen text, from both caches; what is left of
-# the prompt counts: the last 64 positions alone are clearly another thing.
+# the prompt counts: the last 64 positions alone are clearly further off than the chosen ones.
 unseen=examples/text_unseen.txt
 text --compare >"$out/continued"
 [ "$(wc -w <"$out/continued")" -ge 20 ] || fail "llama: no words: $(cat "$out/continued")"
@@ -103,7 +103,7 @@ head -c "$(wc -c <"$out/small")" $unseen | cmp -s - "$out/small" ||
     fail 'llama: the prompt is not the beginning of the unseen text'
 grep -q '^---- prompt, 1024 tokens' "$out/text" && grep -q 'position 1087, slot 127' "$out/text" ||
     fail 'llama: not 1024 tokens of prompt and 63 from 64 slots'
-awk '/KL divergence/ { kl[++n] = $NF } END { exit !(n == 2 && kl[1] > 0 && kl[2] >= 0.01) }' \
+awk '/KL divergence/ { kl[++n] = $NF } END { exit !(n == 2 && kl[1] > 0 && kl[2] > 1.5 * kl[1]) }' \
     "$out/text" || fail "llama: the divergences: $(grep divergence "$out/text")"
 full=$(text --full)
 same 'the text, with room for all' "$full" "$(text --capacity 1024)"
