@@ -117,6 +117,103 @@ static void test_part_of_a_row_that_is_only_read(void **state) {
     end(&s);
 }
 
+/* K in every second row of a buffer, outputs at another stride: somewhere two rows meet, though the
+ * first of the output lies in a gap of K. At the same stride all lie in the gaps. */
+static void test_outputs_in_the_gaps_of_an_input(void **state) {
+    (void)state;
+    setup s = begin(SNAPKV_PER_KV_HEAD, 1, 1);
+    float *keys = new_array(2 * LENGTH * DIM, sizeof *keys);
+    for (size_t row = 0; row < LENGTH; row++) {
+        memcpy(keys + 2 * row * DIM, s.p.keys + row * DIM, ROW);
+    }
+    s.p.layer.keys = snapkv_rows_by_head(keys, SNAPKV_F32, LENGTH, DIM);
+    s.p.layer.keys.row_stride = 2 * ROW;
+    for (size_t stride = 2 * ROW; stride <= 3 * ROW; stride += ROW) {
+        const snapkv_rows_out keys_out = {keys + DIM, 0, stride, NULL, 0, 0};
+        const snapkv_rows_out values_out = {s.out, 0, ROW, NULL, 0, 0};
+        assert_status(snapkv_compress(&s.p.config, &s.p.layer, 0, s.kept, &keys_out, &values_out,
+                                      NULL, s.workspace, s.size),
+                      stride == 2 * ROW ? SNAPKV_OK : SNAPKV_ERROR_ALIAS);
+    }
+    free(keys);
+    end(&s);
+}
+
+/* K in a pool of many blocks, wherever in it: an output in its lowest block or its highest, or the
+ * paged output that shares a block, is refused; blocks of the pool that K does not have are free. */
+static void test_outputs_in_a_pool(void **state) {
+    (void)state;
+    static const int32_t highest[] = {LENGTH, 32766, 32767, 32768, 32769, 65536};
+    for (size_t i = 0; i < COUNT_OF(highest); i++) {
+        for (int descending = 0; descending < 2; descending++) {
+            setup s = begin(SNAPKV_PER_KV_HEAD, 1, 1);
+            float *pool = new_array(((size_t)highest[i] + CAPACITY + 1) * DIM, sizeof *pool);
+            int32_t table[LENGTH];
+            int32_t pages[CAPACITY];
+            for (int32_t row = 0; row < LENGTH; row++) { /* blocks 0, 1, 2 ... and the highest */
+                const int32_t block = row < LENGTH - 1 ? row : highest[i];
+                table[descending ? LENGTH - 1 - row : row] = block;
+            }
+            for (size_t row = 0; row < LENGTH; row++) {
+                memcpy(pool + (size_t)table[row] * DIM, s.p.keys + row * DIM, ROW);
+            }
+            s.p.layer.keys = snapkv_rows_by_head(pool, SNAPKV_F32, LENGTH, DIM);
+            s.p.layer.keys.block_table = table;
+            s.p.layer.keys.block_rows = 1;
+            s.p.layer.keys.block_stride = ROW;
+            const snapkv_rows_out values_out = {s.out, 0, ROW, NULL, 0, 0};
+            snapkv_rows_out keys_out = {pool + (size_t)highest[i] * DIM, 0, ROW, NULL, 0, 0};
+            assert_status(snapkv_compress(&s.p.config, &s.p.layer, 0, s.kept, &keys_out,
+                                          &values_out, NULL, s.workspace, s.size),
+                          SNAPKV_ERROR_ALIAS);
+            keys_out.data = pool + ((size_t)highest[i] + 1) * DIM;
+            assert_status(snapkv_compress(&s.p.config, &s.p.layer, 0, s.kept, &keys_out,
+                                          &values_out, NULL, s.workspace, s.size),
+                          SNAPKV_OK);
+            for (int shared = 0; shared < 2; shared++) {
+                for (int32_t row = 0; row < CAPACITY; row++) {
+                    pages[row] = highest[i] + 1 + row;
+                }
+                pages[0] -= shared; /* the highest of K's */
+                /* Where the pool starts a block earlier or later, a block is another number. */
+                for (int32_t shift = -1; shift <= 1; shift++) {
+                    int32_t shifted[CAPACITY];
+                    for (int32_t row = 0; row < CAPACITY; row++) {
+                        shifted[row] = pages[row] - shift;
+                    }
+                    keys_out.data = (char *)pool + shift * ROW;
+                    keys_out.row_stride = keys_out.block_stride = ROW;
+                    keys_out.block_rows = 1;
+                    keys_out.block_table = shifted;
+                    assert_status(snapkv_compress(&s.p.config, &s.p.layer, 0, s.kept, &keys_out,
+                                                  &values_out, NULL, s.workspace, s.size),
+                                  shared ? SNAPKV_ERROR_ALIAS : SNAPKV_OK);
+                }
+            }
+            free(pool);
+            end(&s);
+        }
+    }
+}
+
+static void test_mass_inside_what_is_read(void **state) {
+    (void)state;
+    setup s = begin(SNAPKV_PER_KV_HEAD, 1, 1);
+    int32_t kept[4] = {1, 2, 3, 4};
+    float query[DIM] = {1};
+    float mass;
+    float *inside[] = {s.workspace, s.workspace + s.size / 4 - 1, (float *)(void *)(kept + 3),
+                       query + DIM - 1};
+    for (size_t i = 0; i < COUNT_OF(inside); i++) {
+        assert_status(snapkv_retained_mass(&s.p.config, &s.p.layer, 0, query, LENGTH, kept, 4,
+                                           inside[i], s.workspace, s.size),
+                      SNAPKV_ERROR_ALIAS);
+    }
+    assert_ok(snapkv_retained_mass(&s.p.config, &s.p.layer, 0, query, LENGTH, kept, 4, &mass,
+                                   s.workspace, s.size));
+    end(&s);
+}
+
 static void test_gathers_over_their_list(void **state) {
     (void)state;
     int32_t area[64];
@@ -142,6 +239,9 @@ int main(void) {
         cmocka_unit_test(test_selection_inside_another_output),
         cmocka_unit_test(test_outputs_of_different_sets),
         cmocka_unit_test(test_part_of_a_row_that_is_only_read),
+        cmocka_unit_test(test_outputs_in_the_gaps_of_an_input),
+        cmocka_unit_test(test_outputs_in_a_pool),
+        cmocka_unit_test(test_mass_inside_what_is_read),
         cmocka_unit_test(test_gathers_over_their_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

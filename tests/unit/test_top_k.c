@@ -160,6 +160,29 @@ static void test_misleading_samples(void **state) {
     }
 }
 
+/* Long lists of both signs, cut near zero: a sample then bounds the threshold from a negative score
+ * to a positive one. */
+static void test_long_lists_cut_near_zero(void **state) {
+    (void)state;
+    static const size_t lengths[] = {16384, 17003, 40000};
+    splitmix random = {13};
+    for (size_t i = 0; i < COUNT_OF(lengths); i++) {
+        const size_t n = lengths[i];
+        float *scores = new_array(n, sizeof(float));
+        size_t n_positive = 0;
+        for (size_t j = 0; j < n; j++) {
+            scores[j] = splitmix_float(&random, 2);
+            n_positive += scores[j] > 0;
+        }
+        for (size_t k = n_positive - 3; k <= n_positive + 3; k++) {
+            check_top_k(scores, n, k, GUARD_AFTER);
+        }
+        check_top_k(scores, n, n_positive - n / 100, GUARD_AFTER);
+        check_top_k(scores, n, n_positive + n / 100, GUARD_AFTER);
+        free(scores);
+    }
+}
+
 static void test_overlap(void **state) {
     (void)state;
     guard memory = guard_new(12 * sizeof(float), GUARD_AFTER);
@@ -221,6 +244,7 @@ int main(void) {
         cmocka_unit_test(test_every_magnitude),
         cmocka_unit_test(test_long),
         cmocka_unit_test(test_misleading_samples),
+        cmocka_unit_test(test_long_lists_cut_near_zero),
         cmocka_unit_test(test_overlap),
         cmocka_unit_test(test_errors_write_nothing),
         cmocka_unit_test(test_not_finite_anywhere),
