@@ -48,6 +48,35 @@ $(B)/threads: BASE += -pthread
 llama: $(B)/llama ## a text goes on from a compressed cache; build/llama --help for your own
 	$(B)/llama --compare
 
+# ---- llama.cpp -----------------------------------------------------------------------------
+
+# With an installed library (pkg-config), or with LLAMA=folder: where it is installed or was built.
+LLAMA         :=
+LLAMA_LINK    :=
+LLAMA_COMPILE  = flags=$$(examples/llamacpp/flags.sh '$(LLAMA)') && \
+    $(CC) $(BASE) $(CFLAGS) -O3 $(NATIVE) -o $@ $< $(filter %.o,$^) $$flags $(LLAMA_LINK)
+LLAMA_SOURCES := $(wildcard examples/llamacpp/*.h examples/llamacpp/*.c tests/llamacpp/*.h examples/*.h) $(H)
+
+.PHONY: llamacpp check-llamacpp $(B)/snapkv-llama
+llamacpp: $(B)/snapkv-llama ## SnapKV on your llama.cpp: build/snapkv-llama; LLAMA=folder if it isn't installed
+
+$(B)/snapkv-llama: examples/llamacpp/snapkv-llama.c | $(B)
+	$(LLAMA_COMPILE) -lm
+
+$(B)/llamacpp/snapkv-llama: examples/llamacpp/snapkv-llama.c $(LLAMA_SOURCES)
+	@mkdir -p $(@D)
+	$(LLAMA_COMPILE) -lm
+
+$(B)/llamacpp/engine.o: tests/llamacpp/engine.c $(LLAMA_SOURCES)
+	@mkdir -p $(@D)
+	$(CC) $(BASE) $(CFLAGS) $(NATIVE) -c -o $@ $<
+
+$(B)/llamacpp/test_llamacpp: tests/llamacpp/test_llamacpp.c $(B)/llamacpp/engine.o $(LLAMA_SOURCES) | $(B)/cmocka.ok
+	$(LLAMA_COMPILE) -lcmocka -lm
+
+check-llamacpp: $(B)/cmocka.ok ## what that promises; fetches Debian's library into build/ if none is installed
+	@tests/run.sh llamacpp
+
 # ---- tests ---------------------------------------------------------------------------------
 
 # tests/checks lists the checks: a new one is a line there, whatever it needs is built by its script
@@ -63,8 +92,8 @@ check-all: $(B)/cmocka.ok $(NEEDED) ## every promise in full; fuzzing, sanitizer
 unit: ## all unit tests, built natively; some: make unit TEST="vote pool" BUILD=scalar
 	@tests/unit/unit.sh $(BUILD) $(TEST)
 
-# cmocka is what all programs of tests/unit are written for. Only these two install it.
-check check-all: CMOCKA := install
+# cmocka is what all programs of tests/unit are written for. Only these install it.
+check check-all check-llamacpp: CMOCKA := install
 $(B)/cmocka.ok: | $(B)
 	@tests/need_cmocka.sh $(CMOCKA)
 	@touch $@
@@ -103,7 +132,7 @@ COMPILE_large-ubsan := $(CLANG) -O2 -g $(NATIVE) -fsanitize=undefined,implicit-c
     -fno-sanitize-recover=all
 
 SUPPORT   := $(patsubst tests/support/%.c,%.o,$(wildcard tests/support/*.c))
-HEADERS   := $(wildcard tests/support/*.h tests/fuzz/*.h examples/*.h) $(H)
+HEADERS   := $(wildcard tests/support/*.h tests/fuzz/*.h examples/*.h examples/llamacpp/*.h) $(H)
 DECLARED  := -DSNAPKV_DECLARATIONS_ONLY -Itests/support
 
 # $* is BUILD/NAME: $(*D) names the build, $(*F) the file. The second expansion knows them.
@@ -166,7 +195,7 @@ $(B)/accuracy: tests/parity/accuracy.c $(H) | $(B)
 # ---- fuzzing -------------------------------------------------------------------------------
 
 # libFuzzer is clang's. The targets and the library are instrumented; what judges the answers isn't.
-FUZZED         := library fuzz_layer fuzz_cursor blocks
+FUZZED         := library fuzz_layer fuzz_cursor fuzz_state blocks
 COMPILE_FUZZED := -O1 -fsanitize=fuzzer-no-link $(UBSAN)
 FUZZ_native    := $(NATIVE)
 FUZZ_scalar    := $(NATIVE) $(ISA_scalar_fma)
