@@ -24,12 +24,14 @@ static size_t draw_head_dim(splitmix *random) {
                                        : usual[splitmix_between(random, 0, COUNT_OF(usual) - 1)];
 }
 
-static snapkv_config draw_config(splitmix *random, size_t window, size_t prefix) {
+static snapkv_config draw_config(splitmix *random, size_t window, size_t recent, size_t prefix) {
     snapkv_config config = make_config(window, 0, 0);
+    config.n_recent = recent == window && splitmix_once_in(random, 2) ? 0 : recent;
+    config.voting = splitmix_once_in(random, 3) ? SNAPKV_VOTE_MAX : SNAPKV_VOTE_SUM;
     /* From one prefix position to a little more than there are: bypassed then. */
-    config.capacity = window + splitmix_between(random, 1, prefix + prefix / 8 + 1);
+    config.capacity = recent + splitmix_between(random, 1, prefix + prefix / 8 + 1);
     config.n_sink =
-        splitmix_once_in(random, 3) ? splitmix_between(random, 0, config.capacity - window - 1) : 0;
+        splitmix_once_in(random, 3) ? splitmix_between(random, 0, config.capacity - recent - 1) : 0;
     config.kernel_size = 2 * splitmix_between(random, 0, 4) + 1;
     if (splitmix_once_in(random, 12)) {
         config.kernel_size = 2 * splitmix_between(random, 0, prefix) + 1;
@@ -52,6 +54,8 @@ static void draw_layer_options(splitmix *random, problem *p) {
     }
     if (splitmix_once_in(random, 4)) {
         p->layer.span = splitmix_between(random, 1, p->layer.length + 2);
+    } else if (splitmix_once_in(random, 4)) {
+        p->layer.chunk = splitmix_between(random, 1, p->layer.length + 2);
     }
     if (splitmix_once_in(random, 4)) {
         for (size_t i = 0; i < p->layer.n_query_heads; i++) {
@@ -65,6 +69,34 @@ static void draw_layer_options(splitmix *random, problem *p) {
         }
         problem_set_slopes(p, numbers);
     }
+}
+
+/* Rows with gaps between them, now and then wide ones; the voters anywhere, from before the first row
+ * to behind the last. */
+static void draw_positions(splitmix *random, problem *p) {
+    size_t length = p->layer.length;
+    int32_t *rows = new_array(length, sizeof *rows);
+    int32_t *voters = new_array(p->config.window, sizeof *voters);
+    size_t at = splitmix_between(random, 0, 3);
+    for (size_t i = 0; i < length; i++) {
+        rows[i] = (int32_t)at;
+        at += splitmix_once_in(random, 8) ? splitmix_between(random, 1, 40) : 1;
+    }
+    if (splitmix_once_in(random, 4)) {
+        problem_set_key_positions(p, rows);
+    } else {
+        at = length;
+    }
+    size_t lowest = splitmix_once_in(random, 2) ? at : splitmix_between(random, 0, at);
+    for (size_t i = 0; i < p->config.window; i++) {
+        lowest += splitmix_once_in(random, 3) ? 0 : 1; /* several may stand at one position */
+        voters[i] = (int32_t)lowest;
+    }
+    if (splitmix_once_in(random, 4)) {
+        problem_set_query_positions(p, voters);
+    }
+    free(rows);
+    free(voters);
 }
 
 static packing draw_packing(splitmix *random, int coarse) {
@@ -83,12 +115,18 @@ static problem draw_problem(splitmix *random) {
     size_t group = splitmix_between(random, 1, 4);
     size_t window = draw_window(random);
     size_t prefix = draw_prefix(random);
-    snapkv_config config = draw_config(random, window, prefix);
+    size_t recent = window;
+    size_t length = window + prefix;
+    if (splitmix_once_in(random, 3)) { /* whoever votes, others may be pinned: fewer, or more */
+        recent = splitmix_between(random, 1, length - 1);
+    }
+    snapkv_config config = draw_config(random, window, recent, length - recent);
     problem p =
-        problem_new(config, n_kv_heads * group, n_kv_heads, window + prefix, draw_head_dim(random));
+        problem_new(config, n_kv_heads * group, n_kv_heads, length, draw_head_dim(random));
     int coarse = splitmix_once_in(random, 3);
     problem_fill(&p, random, 4, coarse);
     draw_layer_options(random, &p);
+    draw_positions(random, &p);
     problem_pack(&p, draw_packing(random, coarse));
     return p;
 }
