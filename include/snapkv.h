@@ -382,7 +382,7 @@ SNAPKV_API size_t snapkv_workspace_min(const snapkv_config *config, const snapkv
  *   tmp  workspace
  *
  * A prompt shorter than the capacity is bypassed: all is kept, scores stay as they are, coverage is
- * 1. Errors: those of snapkv_check but for the values, INDEX (set), WORKSPACE, ALIAS (also an
+ * 1. Errors: those of snapkv_check, INDEX (set), WORKSPACE, ALIAS (also an
  * output inside Q, K or V), NOT_FINITE. */
 SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv_layer *layer,
                                        size_t set, int32_t *kept, float *scores,
@@ -402,8 +402,8 @@ SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv
  * memory (MLA): select there, and gather the rows once. Only what this call writes is looked at: a
  * buffer per head is a view with head_stride 0.
  *
- * Uses of the config the sharing. n_kept = 0 writes nothing. Errors: NULL, SHAPE, STRIDE, OPTION
- * (values, custom row_bytes), OUTPUT, INDEX (set, kept), ALIAS (a written row overlaps a row of Q,
+ * Uses of the config the sharing, and the window and the capacity to know where Q lies. n_kept = 0
+ * writes nothing. Errors: NULL, SHAPE, STRIDE, OPTION (sharing, dtype, custom row_bytes), OUTPUT, INDEX (set, kept), ALIAS (a written row overlaps a row of Q,
  * K or V, the list, or the other output). */
 SNAPKV_API snapkv_status snapkv_gather(const snapkv_config *config, const snapkv_layer *layer,
                                        size_t set, const int32_t *kept, size_t n_kept,
@@ -485,7 +485,7 @@ SNAPKV_API snapkv_status snapkv_allocate(const snapkv_list *lists, size_t n_list
  * itself would vote as loudly as the others.
  *
  * Uses of the config the window, n_recent and voting and, for the workspace, the sharing. Errors:
- * those of snapkv_check for Q, K and these fields; WINDOW also where no position competes; INDEX
+ * those of snapkv_check for Q, K, V and these fields; WINDOW also where no position competes; INDEX
  * (query_head); WORKSPACE; ALIAS; NOT_FINITE. */
 SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_layer *layer,
                                      size_t query_head, float *votes, void *workspace,
@@ -2590,6 +2590,12 @@ SKV_INLINE int skv_has_voters(const snapkv_config *config, const snapkv_layer *l
     return !(needs & SKV_BYPASSES && skv_is_bypassed(config, layer));
 }
 
+/* Whether they are memory that a call must leave alone. */
+SKV_INLINE int skv_holds_voters(const snapkv_config *config, const snapkv_layer *layer,
+                                int needs) {
+    return layer->queries.data && config->window && skv_has_voters(config, layer, needs);
+}
+
 /* Sizes and policy, no pointers. */
 SKV_NOINLINE int skv_check_sizes(const snapkv_config *config, const snapkv_layer *layer,
                                  int needs) {
@@ -2712,7 +2718,12 @@ SKV_NOINLINE int skv_check_layer(const snapkv_config *config, const snapkv_layer
     if (!skv_heads_finite(layer->sink_logits, layer->n_query_heads)) {
         return SKV_SINK_LOGITS;
     }
-    return skv_heads_finite(layer->alibi_slopes, layer->n_query_heads) ? 0 : SKV_ALIBI_SLOPES;
+    if (!skv_heads_finite(layer->alibi_slopes, layer->n_query_heads)) {
+        return SKV_ALIBI_SLOPES;
+    }
+    /* Only moved, but no output may lie there. */
+    return layer->values.data ? skv_in_view(skv_check_moved(&layer->values, layer, 0), SKV_VALUES)
+                              : 0;
 }
 
 enum { SKV_FOR_LAYER = SKV_FOR_SCORES | SKV_FOR_SELECTION | SKV_BYPASSES };
@@ -2720,9 +2731,7 @@ enum { SKV_FOR_LAYER = SKV_FOR_SCORES | SKV_FOR_SELECTION | SKV_BYPASSES };
 /* What snapkv_check looks at. */
 SKV_NOINLINE int skv_find_broken(const snapkv_config *config, const snapkv_layer *layer) {
     SKV_OBEY(skv_check_layer(config, layer, SKV_FOR_LAYER));
-    return !layer->values.data
-               ? 0
-               : skv_in_view(skv_check_moved(&layer->values, layer, 0), SKV_VALUES);
+    return layer->values.data ? skv_in_view(skv_check_moved(&layer->keys, layer, 1), SKV_KEYS) : 0;
 }
 
 /* What snapkv_compress asks of the policy and the layer. */
@@ -2730,9 +2739,7 @@ SKV_NOINLINE int skv_check_compress(const snapkv_config *config, const snapkv_la
     if (layer && !layer->values.data) {
         return skv_in_view(SKV_DATA_NULL, SKV_VALUES);
     }
-    SKV_OBEY(skv_check_layer(config, layer, SKV_FOR_LAYER));
-    SKV_OBEY(skv_in_view(skv_check_moved(&layer->keys, layer, 1), SKV_KEYS));
-    return skv_in_view(skv_check_moved(&layer->values, layer, 0), SKV_VALUES);
+    return skv_find_broken(config, layer);
 }
 
 /* Whether all n indices lie in 0 .. limit - 1. */
@@ -2945,7 +2952,7 @@ SKV_NOINLINE int skv_region_meets_view(const skv_region *region, const snapkv_ro
 SKV_NOINLINE int skv_meets_layer(const skv_region *region, const snapkv_config *config,
                                  const snapkv_layer *layer, int needs, int excepted) {
     const snapkv_rows *views[SKV_N_VIEWS] = {&layer->queries, &layer->keys, &layer->values};
-    const int has_voters = skv_has_voters(config, layer, needs) && layer->queries.data;
+    const int has_voters = skv_holds_voters(config, layer, needs);
     const size_t heads = layer->n_query_heads * sizeof(float);
     skv_region arrays[4];
     arrays[0] = skv_area(layer->sink_logits, heads);
@@ -3419,7 +3426,7 @@ SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv
     if (!kept || !workspace) {
         return SNAPKV_ERROR_NULL;
     }
-    SKV_TRY(skv_status(skv_find_broken(config, layer)));
+    SKV_TRY(skv_status(skv_check_layer(config, layer, SKV_FOR_LAYER)));
     if (set >= skv_set_count(config, layer)) {
         return SNAPKV_ERROR_INDEX;
     }
@@ -3446,10 +3453,12 @@ SNAPKV_API snapkv_status snapkv_gather(const snapkv_config *config, const snapkv
         return SNAPKV_ERROR_NULL;
     }
     SKV_TRY(skv_status(skv_check_heads(layer)));
-    SKV_TRY(skv_status(skv_check_policy(config, 0)));
+    if ((unsigned)config->sharing > SNAPKV_PER_LAYER) {
+        return SNAPKV_ERROR_OPTION;
+    }
     SKV_TRY(skv_status(skv_check_moved(&layer->keys, layer, 1)));
     SKV_TRY(skv_status(skv_check_moved(&layer->values, layer, 0)));
-    if (layer->queries.data && skv_has_voters(config, layer, SKV_BYPASSES)) {
+    if (skv_holds_voters(config, layer, SKV_BYPASSES)) {
         SKV_TRY(skv_status(skv_check_dtype(&layer->queries)));
         SKV_TRY(skv_status(skv_check_rows(&layer->queries, layer->n_query_heads, config->window,
                                           layer->head_dim, 1)));

@@ -24,6 +24,7 @@ enum {
     COMPRESS_LAYER = 128,
     WORKING = VOTE | SELECT | COMPRESS | COMPRESS_LAYER | MASS, /* those that take a workspace */
     LISTS = SELECT | COMPRESS,
+    MOVES = CHECK | COMPRESS | COMPRESS_LAYER,
     RULES = CHECK | WORKING,
     ALL = COUNT | SIZES | RULES
 };
@@ -246,9 +247,9 @@ static void test_overflowing_products(void **state) {
     EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.keys.head_stride = SIZE_MAX / 4 * 4 - 1024);
     EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.queries.row_stride = SIZE_MAX / 4 * 4);
     EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.queries.head_stride = SIZE_MAX / 8 * 4);
-    EXPECT(SNAPKV_ERROR_SHAPE, CHECK | COMPRESS, a.layer.values.row_stride = SIZE_MAX / 4);
-    EXPECT(SNAPKV_ERROR_SHAPE, CHECK | COMPRESS, a.layer.values.head_stride = SIZE_MAX - 64);
-    EXPECT(SNAPKV_ERROR_SHAPE, CHECK | COMPRESS, a.layer.values.row_bytes = SIZE_MAX);
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.values.row_stride = SIZE_MAX / 4);
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.values.head_stride = SIZE_MAX - 64);
+    EXPECT(SNAPKV_ERROR_SHAPE, RULES, a.layer.values.row_bytes = SIZE_MAX);
     EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS, a.keys_out.row_stride = SIZE_MAX / 4);
     EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS_LAYER, a.keys_out.head_stride = SIZE_MAX - 8);
     EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS, a.values_out.row_stride = SIZE_MAX / 4);
@@ -319,7 +320,7 @@ static void test_option(void **state) {
     EXPECT(SNAPKV_ERROR_OPTION, COUNT | CHECK | LISTS, a.config.pooling = (snapkv_pooling)0x7F);
     EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.queries.dtype = (snapkv_dtype)4);
     EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.keys.dtype = (snapkv_dtype)4);
-    EXPECT(SNAPKV_ERROR_OPTION, CHECK | COMPRESS, a.layer.values.dtype = (snapkv_dtype)4);
+    EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.values.dtype = (snapkv_dtype)4);
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.scale = bad[i]);
         EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.softcap = bad[i]);
@@ -352,9 +353,10 @@ static void test_custom_rows(void **state) {
     const packing how = {LAYOUT_HEAD_MAJOR, SNAPKV_CUSTOM, GUARD_AFTER, 0, 0, 0};
 #define CUSTOM (problem_pack(&a.p, how), a.layer = a.p.layer)
     EXPECT(SNAPKV_OK, RULES, CUSTOM);
-    EXPECT(SNAPKV_OK, RULES & ~(COMPRESS | COMPRESS_LAYER), (CUSTOM, a.layer.keys.row_bytes = 0));
-    EXPECT(SNAPKV_ERROR_OPTION, COMPRESS, (CUSTOM, a.layer.keys.row_bytes = 0));
-    EXPECT(SNAPKV_ERROR_OPTION, COMPRESS, (CUSTOM, a.layer.values.row_bytes = 0));
+    EXPECT(SNAPKV_OK, VOTE | SELECT | MASS, (CUSTOM, a.layer.keys.row_bytes = 0));
+    EXPECT(SNAPKV_OK, CHECK, (CUSTOM, a.layer.keys.row_bytes = 0, a.layer.values.data = NULL));
+    EXPECT(SNAPKV_ERROR_OPTION, MOVES, (CUSTOM, a.layer.keys.row_bytes = 0));
+    EXPECT(SNAPKV_ERROR_OPTION, RULES, (CUSTOM, a.layer.values.row_bytes = 0));
     EXPECT(SNAPKV_OK, RULES, (CUSTOM, a.layer.values.decode = NULL));
     EXPECT(SNAPKV_ERROR_NULL, RULES, (CUSTOM, a.layer.keys.decode = NULL));
     EXPECT(SNAPKV_ERROR_NULL, RULES, (CUSTOM, a.layer.queries.decode = NULL));
@@ -369,16 +371,16 @@ static void test_stride(void **state) {
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.keys.row_stride = 0);
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.queries.row_stride = 28);
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.queries.row_stride = 0);
-    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, a.layer.values.row_stride = 31);
-    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, a.layer.values.row_bytes = 33);
-    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, a.layer.keys.row_bytes = 36);
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.values.row_stride = 31);
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.values.row_bytes = 33);
+    EXPECT(SNAPKV_ERROR_STRIDE, MOVES, a.layer.keys.row_bytes = 36);
 
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.keys.head_stride = 0);
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.keys.head_stride = 32);
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.keys.head_stride = 40 * 32 - 4);
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.queries.head_stride = 0);
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.queries.head_stride = 4 * 32 - 4);
-    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, a.layer.values.head_stride = 40 * 32 - 1);
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, a.layer.values.head_stride = 40 * 32 - 1);
     /* Positions outside, heads inside: two heads need twice the row. */
     EXPECT(SNAPKV_ERROR_STRIDE, RULES,
            (a.layer.keys.row_stride = 60, a.layer.keys.head_stride = 32));
@@ -450,21 +452,21 @@ static void test_block_tables(void **state) {
     EXPECT(SNAPKV_OK, CHECK, (PAGED, a.layer.keys.block_table = table));
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_rows = 0));
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.queries.block_rows = 0));
-    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, (PAGED, a.layer.values.block_rows = 0));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.values.block_rows = 0));
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_stride = 0));
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_stride = 2 * 8 * 32 - 4));
-    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, (PAGED, a.layer.values.block_stride = 511));
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.values.block_stride = 511));
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_stride += 2));
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.row_stride = 28));
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.head_stride = 8 * 32 - 4));
     EXPECT(SNAPKV_ERROR_SHAPE, RULES, (PAGED, a.layer.keys.block_stride = SIZE_MAX / 4 * 4));
-    EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS,
+    EXPECT(SNAPKV_ERROR_STRIDE, RULES,
            (PAGED, a.layer.values.block_rows = SIZE_MAX / 2,
             a.layer.values.block_stride = SIZE_MAX / 2));
     for (size_t i = 0; i < 5; i++) {
         table[i] = -1;
         EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_table = table));
-        EXPECT(SNAPKV_ERROR_STRIDE, CHECK | COMPRESS, (PAGED, a.layer.values.block_table = table));
+        EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.values.block_table = table));
         table[i] = INT32_MIN;
         EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_table = table));
         table[i] = (int32_t)i;
