@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A whole number up to `most`. False: `text` is none. */
 static inline int read_number(const char *text, unsigned long most, unsigned long *number) {
@@ -24,6 +25,14 @@ static inline int read_real(const char *text, double most, double *number) {
         return 0;
     *number = strtod(text, &end);
     return end != text && *end == '\0' && *number >= 0 && *number <= most;
+}
+
+/* Which of the `n` names the text is, counted from 0. False: none. */
+static inline int read_name(const char *text, const char *const *names, size_t n, size_t *index) {
+    for (*index = 0; *index < n; ++*index)
+        if (strcmp(text, names[*index]) == 0)
+            return 1;
+    return 0;
 }
 
 /* The whole file with a NUL after it; NULL with *error set. */

@@ -48,7 +48,12 @@ static const char USAGE[] =
     "  --window N        last positions, whose queries choose (16)\n"
     "  --kernel N        width of the pooling, odd; 1: none (5)\n"
     "  --pooling P       avg or max (avg)\n"
+    "  --voting V        the window's weights count by their sum or the largest: sum, max (sum)\n"
+    "  --recent N        last positions always kept; 0: as many as the window (0)\n"
     "  --sharing S       a list per kv head, per query head or per layer: kv, query, layer (kv)\n"
+    "  --budget B        who shares the capacity: none (head), the lists of a layer, or of the\n"
+    "                    model: head, layer, model (head)\n"
+    "  --least F         what each list keeps of the average all the same, 0 to 1 (0.2)\n"
     "  --in-place        compress into the full cache itself; not with query\n"
     "  --full            don't compress\n"
     "  --compare         compare with the full cache, on the full cache's tokens; so for the\n"
@@ -63,7 +68,8 @@ static const char USAGE[] =
 typedef struct options {
     const char *model, *tokenizer, *prompt, *prompt_file, *tokens;
     snapkv_config config;
-    double temperature;
+    llama_budget budget;
+    double least, temperature;
     uint64_t seed;
     size_t n_steps, length; /* 0: not given */
     int full, compare, in_place, help;
@@ -80,6 +86,7 @@ static int read_size(const char *text, size_t *size) {
 /* An option that takes a value. False: it is unknown or the value is wrong. */
 static int read_value(options *o, const char *name, const char *value) {
     unsigned long number;
+    size_t index;
     if (strcmp(name, "--tokenizer") == 0) {
         o->tokenizer = value;
     } else if (strcmp(name, "--prompt") == 0) {
@@ -97,14 +104,29 @@ static int read_value(options *o, const char *name, const char *value) {
     } else if (strcmp(name, "--kernel") == 0) {
         return read_size(value, &o->config.kernel_size);
     } else if (strcmp(name, "--pooling") == 0) {
-        o->config.pooling = strcmp(value, "max") == 0 ? SNAPKV_POOL_MAX : SNAPKV_POOL_AVG;
-        return strcmp(value, "max") == 0 || strcmp(value, "avg") == 0;
+        static const char *const names[] = {"avg", "max"}; /* here and below in the enum's order */
+        if (!read_name(value, names, 2, &index))
+            return 0;
+        o->config.pooling = (snapkv_pooling)index;
+    } else if (strcmp(name, "--voting") == 0) {
+        static const char *const names[] = {"sum", "max"};
+        if (!read_name(value, names, 2, &index))
+            return 0;
+        o->config.voting = (snapkv_voting)index;
     } else if (strcmp(name, "--sharing") == 0) {
-        o->config.sharing = strcmp(value, "query") == 0   ? SNAPKV_PER_QUERY_HEAD
-                            : strcmp(value, "layer") == 0 ? SNAPKV_PER_LAYER
-                                                          : SNAPKV_PER_KV_HEAD;
-        return strcmp(value, "query") == 0 || strcmp(value, "layer") == 0 ||
-               strcmp(value, "kv") == 0;
+        static const char *const names[] = {"kv", "query", "layer"};
+        if (!read_name(value, names, 3, &index))
+            return 0;
+        o->config.sharing = (snapkv_sharing)index;
+    } else if (strcmp(name, "--budget") == 0) {
+        static const char *const names[] = {"head", "layer", "model"};
+        if (!read_name(value, names, 3, &index))
+            return 0;
+        o->budget = (llama_budget)index;
+    } else if (strcmp(name, "--least") == 0) {
+        return read_real(value, 1, &o->least);
+    } else if (strcmp(name, "--recent") == 0) {
+        return read_size(value, &o->config.n_recent);
     } else if (strcmp(name, "--steps") == 0) {
         return read_size(value, &o->n_steps) && o->n_steps > 0 && o->n_steps <= MOST_STEPS;
     } else if (strcmp(name, "--temperature") == 0) {
@@ -196,6 +218,7 @@ typedef struct program {
     float *full_logits;              /* [n_steps - 1][vocab_size] with --compare, else NULL */
     float *probabilities;            /* [2][vocab_size] scratch */
     float *coverage;                 /* [n_layers][sets] */
+    size_t *counts;                  /* [n_layers][sets] positions kept */
     int32_t *kept;                   /* [n_layers][sets][kept_count] */
     int32_t *from_full, *from_small; /* [n_steps] */
     size_t n_from_full, n_from_small;
@@ -214,6 +237,7 @@ static void program_free(program *p) {
     free(p->full_logits);
     free(p->probabilities);
     free(p->coverage);
+    free(p->counts);
     free(p->kept);
     free(p->from_full);
     free(p->from_small);
@@ -379,6 +403,15 @@ static size_t stored_sets(const program *p) {
                                                    : llama_stored_heads(&p->o.config, &p->model);
 }
 
+/* The positions that the lists keep on average. */
+static double mean_kept(const program *p) {
+    const size_t n_lists = p->model.n_layers * stored_sets(p);
+    double sum = 0;
+    for (size_t i = 0; i < n_lists; i++)
+        sum += (double)p->counts[i];
+    return sum / (double)n_lists;
+}
+
 static void print_coverage(const program *p) {
     const size_t n_sets = stored_sets(p);
     printf("coverage: the share of the window's attention that the kept positions hold\n");
@@ -402,7 +435,10 @@ static const char *print_bytes_of_caches(const program *p) {
                                 m->head_dim, sizeof(float)};
     snapkv_ledger ledger;
     const size_t n_fed = (p->n_from_small != 0 ? p->n_from_small : p->n_from_full) - 1;
-    const snapkv_status status = snapkv_account(&p->o.config, &shape, p->n_tokens, n_fed, &ledger);
+    const snapkv_status status =
+        p->o.full
+            ? snapkv_account(&p->o.config, &shape, p->n_tokens, n_fed, &ledger)
+            : snapkv_account_lists(&p->o.config, &shape, p->n_tokens, n_fed, p->counts, &ledger);
     if (status != SNAPKV_OK)
         return snapkv_status_string(status);
     printf("cache: %llu bytes in full", (unsigned long long)ledger.full_bytes);
@@ -413,6 +449,17 @@ static const char *print_bytes_of_caches(const program *p) {
                (unsigned long long)ledger.workspace_bytes);
     putchar('\n');
     return NULL;
+}
+
+static void print_next(const llama_cache *cache) {
+    size_t low = SIZE_MAX, high = 0;
+    for (size_t i = 0; i < llama_n_lists(cache); i++) {
+        const size_t slot = snapkv_next_slot(&cache->lists[i].cursor);
+        low = slot < low ? slot : low;
+        high = slot > high ? slot : high;
+    }
+    printf("next: position %zu, ", snapkv_next_position(&cache->lists[0].cursor));
+    printf(low == high ? "slot %zu\n" : "slots %zu to %zu\n", low, high);
 }
 
 /* ---- generation ----------------------------------------------------------------------------- */
@@ -479,14 +526,13 @@ static const char *generate(program *p, llama_cache *cache, int32_t *tokens, siz
 
 /* Takes back what was generated. */
 static const char *rewind_cache(llama_cache *cache) {
-    const snapkv_status status = snapkv_rewind(&cache->cursor, cache->cursor.generated);
-    return status == SNAPKV_OK ? NULL : snapkv_status_string(status);
+    return llama_rewind(cache, llama_cursor(cache).generated);
 }
 
 /* Tokens per second of decoding, without the sampling: the same tokens are fed again, for a tenth
  * of a second at least. The cache is left as it was found. */
 static const char *measure(program *p, llama_cache *cache, const int32_t *tokens, double *speed) {
-    const size_t n_fed = cache->cursor.generated, n = n_fed != 0 ? n_fed : 1;
+    const size_t n_fed = llama_cursor(cache).generated, n = n_fed != 0 ? n_fed : 1;
     const double start = now();
     double seconds = 0;
     size_t n_decoded = 0;
@@ -504,11 +550,24 @@ static const char *measure(program *p, llama_cache *cache, const int32_t *tokens
     return error;
 }
 
+/* Each list keeps the capacity, or shares it with others. */
+static const char *compress(program *p, llama_cache *to) {
+    const options *const o = &p->o;
+    if (o->budget != LLAMA_BUDGET_HEAD)
+        return llama_compress_shared(&o->config, o->budget, o->least, &p->model, &p->full,
+                                     p->queries, to, p->counts, p->kept, p->coverage);
+    for (size_t i = 0; i < p->model.n_layers * stored_sets(p); i++)
+        p->counts[i] = snapkv_kept_count(&o->config, p->n_tokens);
+    return llama_compress(&o->config, &p->model, &p->full, p->queries, to, p->kept, p->coverage);
+}
+
 /* What is left of the prompt if only its last positions stay: they lie together. */
 static void keep_last(const program *p, llama_cache *to) {
     const llama_model *const m = &p->model;
     const size_t n_kept = snapkv_kept_count(&p->o.config, p->n_tokens);
     const size_t first = (p->n_tokens - n_kept) * m->head_dim, n = n_kept * m->head_dim;
+    llama_start(to, snapkv_cursor_start(&p->o.config, p->n_tokens));
+    llama_share_rows(to);
     for (size_t layer = 0; layer < m->n_layers; layer++)
         for (size_t head = 0; head < to->n_heads; head++) {
             const size_t at = llama_cache_at(to, layer, head);
@@ -517,7 +576,6 @@ static void keep_last(const program *p, llama_cache *to) {
             memcpy(to->keys + at, p->full.keys + from, n * sizeof(float));
             memcpy(to->values + at, p->full.values + from, n * sizeof(float));
         }
-    to->cursor = snapkv_cursor_start(&p->o.config, p->n_tokens);
 }
 
 /* Feeds the full cache's tokens to a smaller one, and prints how far that is from the full one. */
@@ -559,6 +617,7 @@ static const char *allocate(program *p) {
     p->first_logits = llama_floats(m->vocab_size);
     p->probabilities = llama_floats(llama_times(2, m->vocab_size));
     p->coverage = llama_floats(heads);
+    p->counts = calloc(heads, sizeof *p->counts);
     p->kept = (int32_t *)llama_floats(llama_times(heads, n_kept + 1)); /* 4 bytes as well */
     p->from_full = (int32_t *)llama_floats(o->n_steps);
     p->from_small = (int32_t *)llama_floats(o->n_steps);
@@ -566,8 +625,9 @@ static const char *allocate(program *p) {
         p->full_logits = llama_floats(llama_times(o->n_steps, m->vocab_size));
     const int fine =
         p->queries != NULL && p->first_logits != NULL && p->probabilities != NULL &&
-        p->coverage != NULL && p->kept != NULL && p->from_full != NULL && p->from_small != NULL &&
-        (p->full_logits != NULL || !o->compare) && llama_state_new(&p->state, m, slots) &&
+        p->coverage != NULL && p->counts != NULL && p->kept != NULL && p->from_full != NULL &&
+        p->from_small != NULL && (p->full_logits != NULL || !o->compare) &&
+        llama_state_new(&p->state, m, slots) &&
         llama_cache_new(&p->full, m, m->n_kv_heads, slots) &&
         (o->full || o->in_place ||
          llama_cache_new(&p->small, m, llama_stored_heads(&o->config, m), n_kept + o->n_steps));
@@ -626,8 +686,7 @@ static const char *run(program *p) {
             return error;
         start = now();
         llama_cache *const small = o->in_place ? &p->full : &p->small;
-        error = llama_compress(&o->config, &p->model, &p->full, p->queries, small, p->kept,
-                               p->coverage);
+        error = compress(p, small);
         if (error != NULL)
             return error;
         p->compress_seconds = now() - start;
@@ -652,16 +711,15 @@ static const char *summary(program *p) {
         printf(", %.0f from the compressed one", p->small_speed);
     putchar('\n');
     if (!o->full)
-        printf("compression: %zu of %zu positions kept of each list, window %zu; %.2f ms, all"
+        printf("compression: %g of %zu positions kept of each list%s, window %zu; %.2f ms, all"
                " layers (%s)\n",
-               snapkv_kept_count(&o->config, p->n_tokens), p->n_tokens, o->config.window,
-               1e3 * p->compress_seconds, SNAPKV_ISA_NAME);
+               mean_kept(p), p->n_tokens, o->budget == LLAMA_BUDGET_HEAD ? "" : " on average",
+               o->config.window, 1e3 * p->compress_seconds, SNAPKV_ISA_NAME);
     if ((error = print_bytes_of_caches(p)) != NULL)
         return error;
     if (!o->full) {
         llama_cache *const small = o->in_place ? &p->full : &p->small;
-        printf("next: position %zu, slot %zu\n", snapkv_next_position(&small->cursor),
-               snapkv_next_slot(&small->cursor));
+        print_next(small);
         print_coverage(p);
         if (o->compare && p->n_from_full > 1) {
             printf("against the full cache, on its own tokens:\n");
@@ -686,6 +744,7 @@ int main(int argc, char **argv) {
     p.o.config = snapkv_default_config();
     p.o.config.window = 16;
     p.o.config.capacity = 64;
+    p.o.least = 0.2;
     p.o.seed = 1;
     const char *const wrong = read_options(&p.o, argc, argv);
     if (wrong != NULL) {

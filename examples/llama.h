@@ -15,7 +15,11 @@
  *   - the prefill keeps the rotated queries of the last `window` tokens of every layer;
  *   - after it, each layer's keys and values are replaced by the kept ones (llama_compress);
  *   - from then on the position of the next token (which rotates it) and the slot where its key and
- *     value go are two different numbers (cache.cursor).
+ *     value go are two different numbers (cache.lists[].cursor).
+ *
+ * A cache is ragged: every head of every layer has a list with slots and a cursor of its own, since
+ * lists that share a budget (llama_compress_shared) end up of different lengths. The full cache is
+ * the case where they are equal.
  *
  * Activations of a forward pass are [feature][lanes], a tile of 16 tokens or one token alone: the
  * compiler turns the loops over lanes into vector instructions, and no sum is reordered by it. */
@@ -48,15 +52,21 @@ typedef struct llama_model {
     const float *classifier;   /* [vocab_size][dim]: the embedding, unless the file unties it */
 } llama_model;
 
+/* What one head of a layer holds of a sequence: slot i is row `first` + i of the cache. */
+typedef struct llama_list {
+    size_t first, n_slots;
+    snapkv_cursor cursor; /* next position, the same in all lists, and next slot */
+} llama_list;
+
 /* Keys and values of one sequence. `n_heads` is the model's n_kv_heads, or its n_heads when the
  * query heads of a group keep different positions (SNAPKV_PER_QUERY_HEAD). */
 typedef struct llama_cache {
-    size_t n_layers, n_heads, n_slots, head_dim;
-    float *keys, *values; /* [n_layers][n_heads][n_slots][head_dim] */
-    snapkv_cursor cursor; /* where the sequence stands: next position and next slot */
+    size_t n_layers, n_heads, head_dim, n_rows;
+    float *keys, *values; /* [n_rows][head_dim] */
+    llama_list *lists;    /* [n_layers][n_heads] */
 } llama_cache;
 
-/* Scratch of a forward pass over a cache of at most `n_slots`. After a prefill or a decode step,
+/* Scratch of a forward pass over lists of at most `n_slots`. After a prefill or a decode step,
  * logits[vocab_size] are those of the last token. */
 typedef struct llama_state {
     size_t n_slots;
@@ -221,35 +231,72 @@ static inline const char *llama_load(llama_model *m, const char *path) {
 
 static inline void llama_cache_free(llama_cache *cache) {
     free(cache->keys);
+    free(cache->lists);
     memset(cache, 0, sizeof *cache);
+}
+
+static inline size_t llama_n_lists(const llama_cache *cache) {
+    return cache->n_layers * cache->n_heads;
+}
+
+/* Hands out the rows: to each list what it keeps of the prompt, and an equal part of what is left.
+ * They suffice for what is kept. */
+static inline void llama_share_rows(llama_cache *cache) {
+    const size_t n_lists = llama_n_lists(cache);
+    size_t left = cache->n_rows, first = 0;
+    for (size_t i = 0; i < n_lists; i++)
+        left -= cache->lists[i].cursor.prompt_kept;
+    for (size_t i = 0; i < n_lists; i++) {
+        llama_list *const list = cache->lists + i;
+        list->first = first;
+        list->n_slots = list->cursor.prompt_kept + left / n_lists;
+        first += list->n_slots;
+    }
+}
+
+/* The same cursor for every list. */
+static inline void llama_start(llama_cache *cache, snapkv_cursor cursor) {
+    for (size_t i = 0; i < llama_n_lists(cache); i++)
+        cache->lists[i].cursor = cursor;
 }
 
 /* An empty cache with room for `n_slots` tokens. False: not enough memory. */
 static inline int llama_cache_new(llama_cache *cache, const llama_model *m, size_t n_heads,
                                   size_t n_slots) {
-    const size_t n =
-        llama_times(m->n_layers, llama_times(llama_times(n_heads, n_slots), m->head_dim));
+    const size_t n_lists = llama_times(m->n_layers, n_heads);
+    const size_t n_rows = llama_times(n_lists, n_slots), n = llama_times(n_rows, m->head_dim);
     memset(cache, 0, sizeof *cache);
     cache->n_layers = m->n_layers;
     cache->n_heads = n_heads;
-    cache->n_slots = n_slots;
     cache->head_dim = m->head_dim;
+    cache->n_rows = n_rows;
     cache->keys = llama_floats(llama_times(n, 2));
-    cache->values = cache->keys == NULL ? NULL : cache->keys + n;
-    return cache->keys != NULL;
+    cache->lists = (llama_list *)calloc(n_lists, sizeof *cache->lists);
+    if (cache->keys == NULL || cache->lists == NULL) {
+        llama_cache_free(cache);
+        return 0;
+    }
+    cache->values = cache->keys + n;
+    llama_share_rows(cache);
+    return 1;
 }
 
 /* The rows [n_slots][head_dim] of one head begin here, in keys and in values. */
 static inline size_t llama_cache_at(const llama_cache *cache, size_t layer, size_t head) {
-    return (layer * cache->n_heads + head) * cache->n_slots * cache->head_dim;
+    return cache->lists[layer * cache->n_heads + head].first * cache->head_dim;
 }
 
-/* Copies a cache into another of the same shape. */
-static inline void llama_cache_copy(llama_cache *to, const llama_cache *from) {
-    const size_t n = llama_cache_at(from, from->n_layers, 0);
-    memcpy(to->keys, from->keys, n * sizeof(float));
-    memcpy(to->values, from->values, n * sizeof(float));
-    to->cursor = from->cursor;
+/* Where the sequence stands; for lists of different lengths, in its first list. */
+static inline snapkv_cursor llama_cursor(const llama_cache *cache) {
+    return cache->lists[0].cursor;
+}
+
+/* The last n_tokens that were decoded are taken back. Returns NULL or an error. */
+static inline const char *llama_rewind(llama_cache *cache, size_t n_tokens) {
+    snapkv_status status = SNAPKV_OK;
+    for (size_t i = 0; i < llama_n_lists(cache) && status == SNAPKV_OK; i++)
+        status = snapkv_rewind(&cache->lists[i].cursor, n_tokens);
+    return status == SNAPKV_OK ? NULL : snapkv_status_string(status);
 }
 
 static inline void llama_state_free(llama_state *s) {
@@ -448,15 +495,16 @@ static inline void llama_store(float *rows, size_t head_step, const float *x, si
             rows[head * head_step + d] = x[(head * head_dim + d) * lanes + lane];
 }
 
-/* Feeds `n` tokens (1 to LLAMA_LANES) at `position` and `slot`. `queries`, if not NULL, is
- * [n_layers][n_heads][window][head_dim] and receives the rotated queries of the tokens from
- * `first_query` on, which is a position. `last`: the logits of the last token are wanted. */
+/* Feeds `n` tokens (1 to LLAMA_LANES): to the next position, and in every list to its next slot.
+ * `queries`, if not NULL, is [n_layers][n_heads][window][head_dim] and receives the rotated queries
+ * of the tokens from `first_query` on, which is a position. `last`: the logits of the last token
+ * are wanted. */
 static inline void llama_feed(const llama_model *m, llama_state *s, llama_cache *cache,
-                              const int32_t *tokens, size_t n, size_t position, size_t slot,
-                              float *queries, size_t window, size_t first_query, int last) {
+                              const int32_t *tokens, size_t n, float *queries, size_t window,
+                              size_t first_query, int last) {
     const size_t lanes = n == 1 ? 1 : LLAMA_LANES;
     const size_t dim = m->dim, head_dim = m->head_dim, kv_dim = m->n_kv_heads * head_dim;
-    const size_t head_step = cache->n_slots * head_dim;
+    const size_t position = snapkv_next_position(&cache->lists[0].cursor);
 
     memset(s->x, 0, dim * lanes * sizeof(float)); /* lanes without a token stay zero */
     for (size_t lane = 0; lane < n; lane++)
@@ -469,10 +517,12 @@ static inline void llama_feed(const llama_model *m, llama_state *s, llama_cache 
         llama_product(s->k, m->wk + layer * kv_dim * dim, s->h, kv_dim, dim, lanes);
         llama_product(s->v, m->wv + layer * kv_dim * dim, s->h, kv_dim, dim, lanes);
         llama_rotate(s->k, s, m->n_kv_heads, head_dim, lanes);
+        const llama_list *const lists = cache->lists + layer * cache->n_heads;
         for (size_t head = 0; head < cache->n_heads; head++) {
             /* A cache that was compressed per query head stores each of them. */
             const size_t kv = head * m->n_kv_heads / cache->n_heads * head_dim * lanes;
-            const size_t at = llama_cache_at(cache, layer, head) + slot * head_dim;
+            const size_t slot = snapkv_next_slot(&lists[head].cursor);
+            const size_t at = (lists[head].first + slot) * head_dim;
             for (size_t lane = 0; lane < n; lane++) {
                 llama_store(cache->keys + at + lane * head_dim, 0, s->k + kv, 1, head_dim, lane,
                             lanes);
@@ -494,10 +544,11 @@ static inline void llama_feed(const llama_model *m, llama_state *s, llama_cache 
                             window * head_dim, s->q, m->n_heads, head_dim, lane, lanes);
 
         for (size_t head = 0; head < m->n_heads; head++) {
-            const size_t at =
-                llama_cache_at(cache, layer, 0) + head * cache->n_heads / m->n_heads * head_step;
+            const llama_list *const list = lists + head * cache->n_heads / m->n_heads;
+            const size_t at = list->first * head_dim;
             llama_attend(s->attended + head * head_dim * lanes, s->q + head * head_dim * lanes,
-                         cache->keys + at, cache->values + at, s->scores, head_dim, slot, n, lanes);
+                         cache->keys + at, cache->values + at, s->scores, head_dim,
+                         snapkv_next_slot(&list->cursor), n, lanes);
         }
         llama_product(s->h, m->wo + layer * dim * dim, s->attended, dim, dim, lanes);
         for (size_t i = 0; i < dim * lanes; i++)
@@ -521,12 +572,22 @@ static inline void llama_feed(const llama_model *m, llama_state *s, llama_cache 
     llama_product(s->logits, m->classifier, s->h, m->vocab_size, dim, 1);
 }
 
+static inline const char *llama_append(llama_cache *cache, size_t n_tokens) {
+    snapkv_status status = SNAPKV_OK;
+    for (size_t i = 0; i < llama_n_lists(cache) && status == SNAPKV_OK; i++)
+        status = snapkv_append(&cache->lists[i].cursor, n_tokens);
+    return status == SNAPKV_OK ? NULL : snapkv_status_string(status);
+}
+
 static inline const char *llama_check_feed(const llama_model *m, const llama_state *s,
                                            const llama_cache *cache, const int32_t *tokens,
                                            size_t n_tokens) {
-    const size_t slot = snapkv_next_slot(&cache->cursor);
-    if (n_tokens > cache->n_slots - slot || slot + n_tokens > s->n_slots)
-        return "the cache has no slot left";
+    for (size_t i = 0; i < llama_n_lists(cache); i++) {
+        const llama_list *const list = cache->lists + i;
+        const size_t slot = snapkv_next_slot(&list->cursor);
+        if (n_tokens > list->n_slots - slot || slot + n_tokens > s->n_slots)
+            return "the cache has no slot left";
+    }
     for (size_t i = 0; i < n_tokens; i++)
         if (tokens[i] < 0 || (size_t)tokens[i] >= m->vocab_size)
             return "a token is not in the vocabulary";
@@ -543,21 +604,23 @@ static inline const char *llama_check_feed(const llama_model *m, const llama_sta
 static inline const char *llama_prefill(const llama_model *m, llama_state *s, llama_cache *cache,
                                         const int32_t *tokens, size_t n_tokens, size_t window,
                                         float *queries) {
-    memset(&cache->cursor, 0, sizeof cache->cursor);
+    const snapkv_cursor nothing = {0, 0, 0}, prompt = {n_tokens, n_tokens, 0};
+    llama_start(cache, nothing);
+    llama_share_rows(cache);
     const char *error = llama_check_feed(m, s, cache, tokens, n_tokens);
     if (error != NULL)
         return error;
     if (n_tokens == 0 || (queries != NULL && (window == 0 || window > n_tokens)))
         return "the prompt is empty or shorter than the window";
     const size_t first_query = queries == NULL ? n_tokens : n_tokens - window;
-    for (size_t start = 0; start < n_tokens; start += LLAMA_LANES) {
+    for (size_t start = 0; start < n_tokens && error == NULL; start += LLAMA_LANES) {
         const size_t left = n_tokens - start;
         const size_t n = left < LLAMA_LANES ? left : LLAMA_LANES;
-        llama_feed(m, s, cache, tokens + start, n, start, start, queries, window, first_query,
-                   n == left);
+        llama_feed(m, s, cache, tokens + start, n, queries, window, first_query, n == left);
+        error = llama_append(cache, n);
     }
-    cache->cursor.prompt_length = cache->cursor.prompt_kept = n_tokens;
-    return NULL;
+    llama_start(cache, prompt);
+    return error;
 }
 
 /* Feeds one more token. Its position continues the prompt's, whatever the cache has dropped; its
@@ -567,10 +630,8 @@ static inline const char *llama_decode(const llama_model *m, llama_state *s, lla
     const char *error = llama_check_feed(m, s, cache, &token, 1);
     if (error != NULL)
         return error;
-    llama_feed(m, s, cache, &token, 1, snapkv_next_position(&cache->cursor),
-               snapkv_next_slot(&cache->cursor), NULL, 0, SIZE_MAX, 1);
-    const snapkv_status status = snapkv_append(&cache->cursor, 1);
-    return status == SNAPKV_OK ? NULL : snapkv_status_string(status);
+    llama_feed(m, s, cache, &token, 1, NULL, 0, SIZE_MAX, 1);
+    return llama_append(cache, 1);
 }
 
 /* The most likely next token; the lowest of equals. */
@@ -589,7 +650,7 @@ static inline size_t llama_stored_heads(const snapkv_config *config, const llama
     return config->sharing == SNAPKV_PER_QUERY_HEAD ? m->n_heads : m->n_kv_heads;
 }
 
-/* The view of one layer that snapkv.h reads. */
+/* The view of one layer that snapkv.h reads: of a prefilled cache, whose lists are equal. */
 static inline snapkv_layer llama_layer(const llama_model *m, const llama_cache *cache, size_t layer,
                                        const float *queries, size_t window) {
     const size_t row = cache->head_dim * sizeof(float);
@@ -597,17 +658,44 @@ static inline snapkv_layer llama_layer(const llama_model *m, const llama_cache *
     memset(&view, 0, sizeof view);
     view.n_query_heads = m->n_heads;
     view.n_kv_heads = m->n_kv_heads;
-    view.length = cache->cursor.prompt_length;
+    view.length = llama_cursor(cache).prompt_length;
     view.head_dim = m->head_dim;
     view.queries.data = queries + layer * m->n_heads * window * m->head_dim;
     view.queries.head_stride = window * row;
     view.queries.row_stride = row;
     view.keys.data = cache->keys + llama_cache_at(cache, layer, 0);
-    view.keys.head_stride = cache->n_slots * row;
+    view.keys.head_stride = cache->lists[0].n_slots * row;
     view.keys.row_stride = row;
     view.values = view.keys;
     view.values.data = cache->values + llama_cache_at(cache, layer, 0);
     return view;
+}
+
+/* Where rows go: to a list, or from it on to lists `head_stride` bytes apart. */
+static inline snapkv_rows_out llama_rows_out(const llama_cache *to, float *rows,
+                                             const llama_list *list, size_t head_stride) {
+    snapkv_rows_out out;
+    memset(&out, 0, sizeof out);
+    out.data = rows + list->first * to->head_dim;
+    out.head_stride = head_stride;
+    out.row_stride = to->head_dim * sizeof(float);
+    return out;
+}
+
+/* What can't be compressed, or NULL. */
+static inline const char *llama_check_compress(const snapkv_config *config, const llama_model *m,
+                                               const llama_cache *from, const float *queries,
+                                               const llama_cache *to) {
+    const snapkv_cursor cursor = llama_cursor(from);
+    if (cursor.prompt_kept != cursor.prompt_length || cursor.generated != 0 ||
+        from->n_heads != m->n_kv_heads)
+        return "only the full cache of a prompt can be compressed";
+    const size_t n_kept = snapkv_kept_count(config, cursor.prompt_length);
+    if (to->n_heads != llama_stored_heads(config, m) || to->n_rows / llama_n_lists(to) < n_kept)
+        return "the compressed cache has the wrong shape";
+    const snapkv_layer view = llama_layer(m, from, 0, queries, config->window);
+    const snapkv_status status = snapkv_check(config, &view);
+    return status == SNAPKV_OK ? NULL : snapkv_status_string(status);
 }
 
 /* Compresses every layer of a prefilled cache.
@@ -623,27 +711,27 @@ static inline snapkv_layer llama_layer(const llama_model *m, const llama_cache *
 static inline const char *llama_compress(const snapkv_config *config, const llama_model *m,
                                          const llama_cache *from, const float *queries,
                                          llama_cache *to, int32_t *kept, float *coverage) {
-    const size_t length = from->cursor.prompt_length;
+    const char *error = llama_check_compress(config, m, from, queries, to);
+    if (error != NULL)
+        return error;
+    const size_t length = llama_cursor(from).prompt_length;
     const size_t n_kept = snapkv_kept_count(config, length);
-    const size_t row = m->head_dim * sizeof(float);
-    if (from->cursor.prompt_kept != length || from->cursor.generated != 0 ||
-        from->n_heads != m->n_kv_heads)
-        return "only the full cache of a prompt can be compressed";
-    if (to->n_heads != llama_stored_heads(config, m) || to->n_slots < n_kept)
-        return "the compressed cache has the wrong shape";
-
     snapkv_layer view = llama_layer(m, from, 0, queries, config->window);
     const size_t n_sets = snapkv_set_count(config, &view);
     const size_t workspace_size = snapkv_workspace_size(config, &view);
-    void *workspace = malloc(workspace_size + (workspace_size == 0));
+    void *workspace = malloc(workspace_size);
     if (workspace == NULL)
         return "not enough memory for the workspace";
-    snapkv_status status = snapkv_check(config, &view); /* says why, when n_sets is 0 */
+    llama_start(to, snapkv_cursor_start(config, length));
+    if (to != from)
+        llama_share_rows(to);
+    snapkv_status status = SNAPKV_OK;
     for (size_t layer = 0; layer < m->n_layers && status == SNAPKV_OK; layer++) {
+        const llama_list *const first = to->lists + layer * to->n_heads;
+        const size_t head_stride = first->n_slots * to->head_dim * sizeof(float);
+        const snapkv_rows_out keys_out = llama_rows_out(to, to->keys, first, head_stride);
+        const snapkv_rows_out values_out = llama_rows_out(to, to->values, first, head_stride);
         view = llama_layer(m, from, layer, queries, config->window);
-        const size_t at = llama_cache_at(to, layer, 0);
-        const snapkv_rows_out keys_out = {to->keys + at, to->n_slots * row, row, NULL, 0, 0};
-        const snapkv_rows_out values_out = {to->values + at, to->n_slots * row, row, NULL, 0, 0};
         for (size_t set = 0; set < n_sets && status == SNAPKV_OK; set++) {
             snapkv_selection selection;
             status = snapkv_compress(config, &view, set, kept + (layer * n_sets + set) * n_kept,
@@ -653,10 +741,165 @@ static inline const char *llama_compress(const snapkv_config *config, const llam
         }
     }
     free(workspace);
+    return status == SNAPKV_OK ? NULL : snapkv_status_string(status);
+}
+
+/* ---- one budget for many lists -------------------------------------------------------------- */
+
+/* Which lists share a budget: none, those of a layer, or all. */
+typedef enum llama_budget {
+    LLAMA_BUDGET_HEAD,
+    LLAMA_BUDGET_LAYER,
+    LLAMA_BUDGET_MODEL
+} llama_budget;
+
+/* What the lists of all layers rank their positions by. An engine fills it layer by layer while the
+ * prompt runs, and decides after the last. */
+typedef struct llama_scores {
+    size_t n_layers, n_sets, length, n; /* n positions compete */
+    float *scores, *votes;              /* [n_layers][n_sets][n] */
+    snapkv_list *lists;                 /* [n_layers][n_sets] without the pinned positions */
+} llama_scores;
+
+static inline void llama_scores_free(llama_scores *s) {
+    free(s->scores);
+    free(s->lists);
+    memset(s, 0, sizeof *s);
+}
+
+/* Scores every list of a prefilled cache; `queries` as in llama_compress. The config's capacity is
+ * not looked at. Returns NULL or an error; then nothing is to be freed. */
+static inline const char *llama_score(llama_scores *s, const snapkv_config *config,
+                                      const llama_model *m, const llama_cache *from,
+                                      const float *queries) {
+    snapkv_layer view = llama_layer(m, from, 0, queries, config->window);
+    const size_t n_recent = config->n_recent != 0 ? config->n_recent : config->window;
+    memset(s, 0, sizeof *s);
+    if (n_recent + config->n_sink >= view.length)
+        return snapkv_status_string(SNAPKV_ERROR_WINDOW);
+    s->n_layers = m->n_layers;
+    s->n_sets = snapkv_set_count(config, &view);
+    s->length = view.length;
+    s->n = view.length - n_recent;
+    const size_t n_lists = s->n_layers * s->n_sets;
+    const size_t workspace_size = snapkv_workspace_size(config, &view);
+    void *workspace = malloc(workspace_size + (workspace_size == 0));
+    s->scores = llama_floats(llama_times(2, llama_times(n_lists, s->n)));
+    s->lists = (snapkv_list *)calloc(n_lists + 1, sizeof *s->lists);
+    if (workspace == NULL || s->scores == NULL || s->lists == NULL) {
+        free(workspace);
+        llama_scores_free(s);
+        return "not enough memory for the scores";
+    }
+    s->votes = s->scores + n_lists * s->n;
+    snapkv_status status = n_lists == 0 ? SNAPKV_ERROR_OPTION : SNAPKV_OK;
+    for (size_t i = 0; i < n_lists && status == SNAPKV_OK; i++) {
+        view = llama_layer(m, from, i / s->n_sets, queries, config->window);
+        s->lists[i].scores = s->scores + i * s->n + config->n_sink;
+        s->lists[i].n = s->n - config->n_sink;
+        status = snapkv_score(config, &view, i % s->n_sets, s->scores + i * s->n,
+                              s->votes + i * s->n, workspace, workspace_size);
+    }
+    free(workspace);
+    if (status == SNAPKV_OK)
+        return NULL;
+    llama_scores_free(s);
+    return snapkv_status_string(status);
+}
+
+/* How many positions each list keeps, pinned and recent ones included: config->capacity on average.
+ * A list keeps at least `least` (0 .. 1) of the average number of its best. */
+static inline const char *llama_share(const llama_scores *s, const snapkv_config *config,
+                                      llama_budget budget, double least,
+                                      size_t *counts /* [n_layers][n_sets] */) {
+    const size_t n_lists = s->n_layers * s->n_sets;
+    const size_t n_pinned = s->length - s->n + config->n_sink;
+    const size_t n_together = budget == LLAMA_BUDGET_HEAD    ? 1
+                              : budget == LLAMA_BUDGET_LAYER ? s->n_sets
+                                                             : n_lists;
+    if (config->capacity <= n_pinned)
+        return snapkv_status_string(SNAPKV_ERROR_CAPACITY);
+    const size_t mean = config->capacity - n_pinned;
+    for (size_t i = 0; i < n_lists; i += n_together) {
+        const snapkv_status status = snapkv_allocate(s->lists + i, n_together, n_together * mean,
+                                                     (size_t)(least * (double)mean), counts + i);
+        if (status != SNAPKV_OK)
+            return snapkv_status_string(status);
+    }
+    for (size_t i = 0; i < n_lists; i++)
+        counts[i] += n_pinned;
+    return NULL;
+}
+
+/* Compresses with lists of those lengths; the rest as in llama_compress, but that `kept` holds one
+ * list after the other, and no list of `to` has slots that another could use. */
+static inline const char *llama_keep(const llama_scores *s, const snapkv_config *config,
+                                     const size_t *counts, const llama_model *m,
+                                     const llama_cache *from, const float *queries, llama_cache *to,
+                                     int32_t *kept, float *coverage) {
+    const size_t n_lists = s->n_layers * s->n_sets, n_pinned = s->length - s->n + config->n_sink;
+    const size_t n_heads = to->n_heads / s->n_sets; /* of `to` that have the same list */
+    const char *error = llama_check_compress(config, m, from, queries, to);
+    snapkv_status status = SNAPKV_OK;
+    size_t at = 0;
+    if (error != NULL)
+        return error;
+    for (size_t i = 0; i < n_lists && status == SNAPKV_OK; at += counts[i++]) {
+        status =
+            snapkv_keep(config, s->length, s->scores + i * s->n, counts[i] - n_pinned, kept + at);
+        if (status == SNAPKV_OK && coverage != NULL)
+            status = snapkv_coverage(config, s->length, s->votes + i * s->n, kept + at, counts[i],
+                                     &coverage[i]);
+    }
     if (status != SNAPKV_OK)
         return snapkv_status_string(status);
-    to->cursor = snapkv_cursor_start(config, length);
-    return NULL;
+    for (size_t i = 0; i < n_lists * n_heads; i++) {
+        const snapkv_cursor start = {s->length, counts[i / n_heads], 0};
+        to->lists[i].cursor = start;
+    }
+    if (to != from)
+        llama_share_rows(to);
+    at = 0;
+    for (size_t i = 0; i < n_lists && status == SNAPKV_OK; at += counts[i++]) {
+        const llama_list *const list = to->lists + i * n_heads;
+        const size_t head_stride = n_heads == 1 ? 0 : list->n_slots * to->head_dim * sizeof(float);
+        const snapkv_rows_out keys_out = llama_rows_out(to, to->keys, list, head_stride);
+        const snapkv_rows_out values_out = llama_rows_out(to, to->values, list, head_stride);
+        const snapkv_layer view = llama_layer(m, from, i / s->n_sets, queries, config->window);
+        status = snapkv_gather(config, &view, i % s->n_sets, kept + at, counts[i], &keys_out,
+                               &values_out);
+    }
+    return status == SNAPKV_OK ? NULL : snapkv_status_string(status);
+}
+
+/* llama_compress where lists share a budget: as many positions in all, and a list that needs more
+ * of them keeps more.
+ *
+ *   out  counts  [n_layers][sets]  how many positions each list keeps */
+static inline const char *llama_compress_shared(const snapkv_config *config, llama_budget budget,
+                                                double least, const llama_model *m,
+                                                const llama_cache *from, const float *queries,
+                                                llama_cache *to, size_t *counts, int32_t *kept,
+                                                float *coverage) {
+    const size_t length = llama_cursor(from).prompt_length;
+    llama_scores scores;
+    const char *error = llama_check_compress(config, m, from, queries, to);
+    if (error != NULL)
+        return error;
+    if (length < config->capacity) { /* all of it stays */
+        const snapkv_layer view = llama_layer(m, from, 0, queries, config->window);
+        for (size_t i = 0; i < m->n_layers * snapkv_set_count(config, &view); i++)
+            counts[i] = length;
+        return llama_compress(config, m, from, queries, to, kept, coverage);
+    }
+    error = llama_score(&scores, config, m, from, queries);
+    if (error != NULL)
+        return error;
+    error = llama_share(&scores, config, budget, least, counts);
+    if (error == NULL)
+        error = llama_keep(&scores, config, counts, m, from, queries, to, kept, coverage);
+    llama_scores_free(&scores);
+    return error;
 }
 
 #endif

@@ -171,6 +171,9 @@ static double covered(const bench *b, const int32_t *kept, size_t n_kept) {
 /* Gathers the same list for every layer and K/V head. */
 static const char *gather_all(const bench *b, llama_cache *to, size_t n_kept) {
     const size_t row = b->model.head_dim * sizeof(float);
+    const snapkv_cursor start = {LENGTH, n_kept, 0};
+    llama_start(to, start);
+    llama_share_rows(to);
     for (size_t layer = 0; layer < b->model.n_layers; layer++)
         for (size_t head = 0; head < b->model.n_kv_heads; head++) {
             const size_t from_at = llama_cache_at(&b->full, layer, head);
@@ -183,9 +186,6 @@ static const char *gather_all(const bench *b, llama_cache *to, size_t n_kept) {
             if (status != SNAPKV_OK)
                 return snapkv_status_string(status);
         }
-    to->cursor.prompt_length = LENGTH;
-    to->cursor.prompt_kept = n_kept;
-    to->cursor.generated = 0;
     return NULL;
 }
 
@@ -226,8 +226,7 @@ static const char *answer_from(bench *b, llama_cache *cache, int32_t *answer) {
             return error;
         answer[v] = llama_best(&b->model, &b->state);
     }
-    const snapkv_status status = snapkv_rewind(&cache->cursor, N_VALUES - 1);
-    return status == SNAPKV_OK ? NULL : snapkv_status_string(status);
+    return llama_rewind(cache, N_VALUES - 1);
 }
 
 static const char *run_prompt(bench *b, uint64_t *state) {

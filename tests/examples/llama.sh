@@ -126,6 +126,23 @@ grep -q 'position 1026, slot 66' "$out/answer" || fail 'llama: the cursor is not
 grep -q '^cache: 1050624 bytes in full, 67584 compressed' "$out/answer" ||
     fail 'llama: the bytes are not 2 * 2 * 2 * (1024 + 2) * 32 * 4 and those of 64 + 2'
 
+# 12 positions answer where the lists share one budget and the largest vote counts, and they are
+# counted: 12 on average, and 2 tokens, for each of the 4 lists.
+best='--capacity 12 --recent 4 --voting max --pooling max --budget model'
+"$llama" $best $recall >"$out/answer" 2>&1 || fail "llama: $(cat "$out/answer")"
+[ "$(grep -c '^(right)$' "$out/answer")" = 2 ] || fail 'llama: 12 positions do not answer'
+grep -q '^cache: 1050624 bytes in full, 14336 compressed' "$out/answer" ||
+    fail 'llama: the bytes are not 2 * 4 * (12 + 2) * 32 * 4'
+grep -q '^next: position 1026, slots [0-9]* to [0-9]*$' "$out/answer" || fail 'llama: not ragged'
+# Where no list may keep less than the average, it is the plain way.
+for sharing in kv query layer; do
+    set -- --steps 20 --capacity 20 --recent 4 --voting max --sharing $sharing $recall
+    for budget in layer model; do
+        same "$budget, $sharing" "$(text "$@")" "$(text --budget $budget --least 1 "$@")"
+        grep -q 'position 1043, slot 39' "$out/text" || fail "budget $budget: the cursor"
+    done
+done
+
 # A capacity of the prompt's length, and above it: the tokens of the full cache.
 full=$(text --full --steps 20 $recall)
 for sharing in kv query layer; do
@@ -146,6 +163,8 @@ grep -q 'divergence 0.0[0-9]*[1-9]' "$out/text" || fail 'capacity 64: no diverge
 
 # Compression in place and out of place.
 for sharing in kv layer; do
+    set -- --steps 20 --sharing $sharing --temperature 2 --budget model $recall
+    same "in place, a common budget, $sharing" "$(text "$@")" "$(text --in-place "$@")"
     same "in place, $sharing" "$(text --steps 20 --sharing $sharing --temperature 2 $recall)" \
         "$(text --steps 20 --sharing $sharing --temperature 2 --in-place $recall)"
 done
@@ -205,6 +224,10 @@ refused 'bad argument or value: --temperature' --temperature nan
 refused 'bad argument or value: --temperature' --temperature -1
 refused 'bad argument or value: --pooling' --pooling mean
 refused 'bad argument or value: --sharing' --sharing all
+refused 'bad argument or value: --voting' --voting mean
+refused 'bad argument or value: --budget' --budget kv
+refused 'bad argument or value: --least' --least 1.1
+refused 'bad argument or value: --recent' --recent -1
 refused 'bad argument or value: two' one two
 refused 'needs a --tokenizer' --prompt abc "$model"
 refused 'one prompt' --prompt abc --tokens '1 2'

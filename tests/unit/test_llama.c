@@ -298,6 +298,7 @@ typedef struct engine {
     llama_state s;
     llama_cache full, per_kv_head, per_query_head;
     float *queries;
+    size_t *counts;
     int32_t *kept, tokens[MAX_TOKENS];
 } engine;
 
@@ -310,7 +311,8 @@ static void engine_new(engine *e, const shape *s) {
     assert_true(llama_cache_new(&e->per_query_head, &e->m, e->m.n_heads, MAX_TOKENS));
     e->queries = llama_floats(heads * MAX_TOKENS * e->m.head_dim);
     e->kept = malloc(heads * MAX_TOKENS * sizeof *e->kept);
-    assert_true(e->queries != NULL && e->kept != NULL);
+    e->counts = calloc(heads, sizeof *e->counts);
+    assert_true(e->queries != NULL && e->kept != NULL && e->counts != NULL);
     for (size_t i = 0; i < MAX_TOKENS; i++)
         e->tokens[i] = (int32_t)(random_word() % e->m.vocab_size);
 }
@@ -322,6 +324,7 @@ static void engine_free(engine *e) {
     llama_cache_free(&e->per_query_head);
     free(e->queries);
     free(e->kept);
+    free(e->counts);
     llama_free(&e->m);
 }
 
@@ -375,49 +378,84 @@ static snapkv_config config_of(snapkv_sharing sharing, size_t window, size_t cap
 static const snapkv_sharing SHARINGS[] = {SNAPKV_PER_KV_HEAD, SNAPKV_PER_QUERY_HEAD,
                                           SNAPKV_PER_LAYER};
 
+/* Compresses to `to`: each list the capacity, or lists that share a budget, none below `least`. */
+static void compress(engine *e, const snapkv_config *config, llama_budget budget, double least,
+                     llama_cache *to) {
+    const snapkv_layer view = llama_layer(&e->m, &e->full, 0, e->queries, config->window);
+    for (size_t i = 0; i < e->m.n_layers * snapkv_set_count(config, &view); i++)
+        e->counts[i] = snapkv_kept_count(config, view.length);
+    if (budget == LLAMA_BUDGET_HEAD)
+        assert_fine(llama_compress(config, &e->m, &e->full, e->queries, to, e->kept, NULL));
+    else
+        assert_fine(llama_compress_shared(config, budget, least, &e->m, &e->full, e->queries, to,
+                                          e->counts, e->kept, NULL));
+}
+
+static llama_cache *cache_of(engine *e, snapkv_sharing sharing) {
+    return sharing == SNAPKV_PER_QUERY_HEAD ? &e->per_query_head : &e->per_kv_head;
+}
+
 /* Decoding from a compressed cache is decoding from the full one with the dropped positions hidden,
- * each head its own; positions go on at the prompt's length, slots at the kept count. */
+ * each head its own; positions go on at the prompt's length, the slots of each list at its own kept
+ * count. Lists that share a budget keep as much in all. */
 static void decodes_from_what_is_kept(void **state) {
-    enum { LENGTH = 40, WINDOW = 5, CAPACITY = 12 };
+    enum { LENGTH = 40, WINDOW = 5, RECENT = 2, CAPACITY = 12, STEPS = 5 };
+    size_t n_ragged = 0;
     (void)state;
     for (size_t i = 0; i < N_SHAPES; i++)
-        for (size_t k = 0; k < 3; k++) {
-            const snapkv_config config = config_of(SHARINGS[k], WINDOW, CAPACITY);
+        for (size_t k = 0; k < 9; k++) {
+            const llama_budget budget = (llama_budget)(k / 3);
+            snapkv_config config = config_of(SHARINGS[k % 3], WINDOW, CAPACITY);
+            config.n_recent = k < 3 ? 0 : RECENT;
+            config.n_sink = k < 6 ? 0 : 1;
             engine e;
             engine_new(&e, &SHAPES[i]);
             prefill(&e, LENGTH, WINDOW);
             const snapkv_layer view = llama_layer(&e.m, &e.full, 0, e.queries, WINDOW);
             const size_t n_sets = snapkv_set_count(&config, &view);
-            llama_cache *const to =
-                SHARINGS[k] == SNAPKV_PER_QUERY_HEAD ? &e.per_query_head : &e.per_kv_head;
-            assert_fine(llama_compress(&config, &e.m, &e.full, e.queries, to, e.kept, NULL));
+            llama_cache tight, *const to = &tight; /* not a row more than it needs */
+            assert_true(
+                llama_cache_new(to, &e.m, llama_stored_heads(&config, &e.m), CAPACITY + STEPS));
+            compress(&e, &config, budget, 0.2, to);
 
-            char *const dropped = malloc(e.m.n_layers * e.m.n_heads * MAX_TOKENS);
+            const size_t n_rows = e.m.n_layers * e.m.n_heads, n_lists = e.m.n_layers * n_sets;
+            char *const dropped = malloc(n_rows * MAX_TOKENS);
+            size_t at = 0;
             assert_non_null(dropped);
-            for (size_t row = 0; row < e.m.n_layers * e.m.n_heads; row++) {
-                char *const marks = dropped + row * MAX_TOKENS;
-                const size_t layer = row / e.m.n_heads, head = row % e.m.n_heads;
-                const size_t set = head * n_sets / e.m.n_heads;
-                memset(marks, 0, MAX_TOKENS);
-                memset(marks, 1, LENGTH);
-                for (size_t n = 0; n < CAPACITY; n++)
-                    marks[e.kept[(layer * n_sets + set) * CAPACITY + n]] = 0;
+            memset(dropped, 0, n_rows * MAX_TOKENS);
+            for (size_t list = 0; list < n_lists; list++) {
+                for (size_t row = list * n_rows / n_lists; row < (list + 1) * n_rows / n_lists;
+                     row++) {
+                    memset(dropped + row * MAX_TOKENS, 1, LENGTH);
+                    for (size_t n = 0; n < e.counts[list]; n++)
+                        dropped[row * MAX_TOKENS + (size_t)e.kept[at + n]] = 0;
+                }
+                at += e.counts[list];
+                n_ragged += e.counts[list] != CAPACITY;
             }
+            assert_int_equal(at, n_lists * CAPACITY);
             plain p;
             plain_new(&p, &e.m);
             for (size_t t = 0; t < LENGTH; t++)
                 plain_feed(&p, e.tokens[t], t, NULL);
-            for (size_t t = LENGTH; t < LENGTH + 5; t++) {
-                assert_int_equal(snapkv_next_position(&to->cursor), t);
-                assert_int_equal(snapkv_next_slot(&to->cursor), CAPACITY + t - LENGTH);
+            for (size_t t = LENGTH; t < LENGTH + STEPS; t++) {
+                for (size_t list = 0; list < llama_n_lists(to); list++) {
+                    const snapkv_cursor *const cursor = &to->lists[list].cursor;
+                    assert_int_equal(snapkv_next_position(cursor), t);
+                    assert_int_equal(snapkv_next_slot(cursor),
+                                     e.counts[list * n_lists / llama_n_lists(to)] + t - LENGTH);
+                }
                 assert_fine(llama_decode(&e.m, &e.s, to, e.tokens[t]));
                 plain_feed(&p, e.tokens[t], t, dropped);
                 assert_logits(&p, &e.s);
             }
+            assert_error(llama_decode(&e.m, &e.s, to, 1), "slot");
+            llama_cache_free(to);
             plain_free(&p);
             free(dropped);
             engine_free(&e);
         }
+    assert_true(n_ragged > 20);
 }
 
 /* Decodes three tokens and keeps their logits. */
@@ -454,24 +492,50 @@ static void in_place_is_the_same(void **state) {
     float expected[3 * 96], logits[3 * 96];
     (void)state;
     for (size_t i = 0; i < N_SHAPES; i++)
-        for (size_t k = 0; k < 3; k++) {
-            const snapkv_config config = config_of(SHARINGS[k], WINDOW, CAPACITY);
+        for (size_t k = 0; k < 9; k++) {
+            const llama_budget budget = (llama_budget)(k / 3);
+            const snapkv_config config = config_of(SHARINGS[k % 3], WINDOW, CAPACITY);
             engine e;
             engine_new(&e, &SHAPES[i]);
             prefill(&e, LENGTH, WINDOW);
-            if (SHARINGS[k] != SNAPKV_PER_QUERY_HEAD) {
-                assert_fine(llama_compress(&config, &e.m, &e.full, e.queries, &e.per_kv_head,
-                                           e.kept, NULL));
+            if (config.sharing != SNAPKV_PER_QUERY_HEAD) {
+                compress(&e, &config, budget, 0.2, &e.per_kv_head);
                 three_steps(&e, &e.per_kv_head, expected);
-                assert_fine(
-                    llama_compress(&config, &e.m, &e.full, e.queries, &e.full, e.kept, NULL));
+                compress(&e, &config, budget, 0.2, &e.full);
                 three_steps(&e, &e.full, logits);
                 assert_memory_equal(logits, expected, 3 * e.m.vocab_size * sizeof(float));
             } else if (e.m.n_heads != e.m.n_kv_heads) {
                 assert_error(
                     llama_compress(&config, &e.m, &e.full, e.queries, &e.full, e.kept, NULL),
                     "shape");
+                assert_error(llama_compress_shared(&config, LLAMA_BUDGET_MODEL, 0.2, &e.m, &e.full,
+                                                   e.queries, &e.full, e.counts, e.kept, NULL),
+                             "shape");
             }
+            engine_free(&e);
+        }
+}
+
+/* A budget that leaves every list its capacity, because no list may keep less than the average, or
+ * because the prompt is shorter, gives the bits of the plain way. */
+static void equal_counts_are_the_plain_cache(void **state) {
+    enum { LENGTH = 40, WINDOW = 5 };
+    float expected[3 * 96], logits[3 * 96];
+    (void)state;
+    for (size_t i = 0; i < N_SHAPES; i++)
+        for (size_t k = 0; k < 12; k++) {
+            const snapkv_config config =
+                config_of(SHARINGS[k % 3], WINDOW, k < 6 ? 12 : LENGTH + 1);
+            const llama_budget budget = k / 3 % 2 ? LLAMA_BUDGET_LAYER : LLAMA_BUDGET_MODEL;
+            engine e;
+            engine_new(&e, &SHAPES[i]);
+            prefill(&e, LENGTH, WINDOW);
+            llama_cache *const to = cache_of(&e, config.sharing);
+            compress(&e, &config, LLAMA_BUDGET_HEAD, 0, to);
+            three_steps(&e, to, expected);
+            compress(&e, &config, budget, 1, to);
+            three_steps(&e, to, logits);
+            assert_memory_equal(logits, expected, 3 * e.m.vocab_size * sizeof(float));
             engine_free(&e);
         }
 }
@@ -492,6 +556,10 @@ static void reports_misuse(void **state) {
     const snapkv_config small = config_of(SNAPKV_PER_KV_HEAD, WINDOW, WINDOW);
     assert_string_equal(llama_compress(&small, m, &e.full, e.queries, &e.per_kv_head, e.kept, NULL),
                         snapkv_status_string(SNAPKV_ERROR_CAPACITY));
+    assert_string_equal(llama_compress_shared(&small, LLAMA_BUDGET_MODEL, 0.2, m, &e.full,
+                                              e.queries, &e.per_kv_head, e.counts, e.kept, NULL),
+                        snapkv_status_string(SNAPKV_ERROR_CAPACITY));
+    assert_error(llama_rewind(&e.full, 1), snapkv_status_string(SNAPKV_ERROR_INDEX));
     const snapkv_config config = config_of(SNAPKV_PER_KV_HEAD, WINDOW, 10);
     assert_error(llama_compress(&config, m, &e.full, e.queries, &e.per_query_head, e.kept, NULL),
                  "shape");
@@ -554,6 +622,7 @@ int main(void) {
         cmocka_unit_test(decodes_from_what_is_kept),
         cmocka_unit_test(capacity_of_the_prompt_changes_nothing),
         cmocka_unit_test(in_place_is_the_same),
+        cmocka_unit_test(equal_counts_are_the_plain_cache),
         cmocka_unit_test(reports_misuse),
         cmocka_unit_test(reads_the_unseen_text),
     };
