@@ -103,6 +103,8 @@ $(B)/cmocka.ok: | $(B)
 #   plain    what plain flags give: no fused multiply-add on x86
 #   scalar   the scalar path with fused multiply-add
 #   native   the fastest path of this machine
+#   fast     native with -ffast-math, which on x86 also flushes subnormals, and
+#   fast-plain  plain with it: for what must hold even so
 BUILD          ?= native
 CLANG          ?= clang
 GCC            ?= gcc
@@ -110,6 +112,8 @@ FUZZ_SECONDS   ?= 600
 COMPILE_plain  := $(CC) $(CFLAGS) $(ISA_scalar)
 COMPILE_scalar := $(CC) $(CFLAGS) $(NATIVE) $(ISA_scalar_fma)
 COMPILE_native := $(CC) $(CFLAGS) $(NATIVE)
+COMPILE_fast   := $(CC) $(CFLAGS) -O3 -ffast-math $(NATIVE)
+COMPILE_fast-plain := $(CC) $(CFLAGS) -O3 -ffast-math $(ISA_scalar)
 
 # The same tests, watched. With -std=c99 gcc contracts no a * b + c of the tests and examples; clang
 # is told not to. valgrind takes some 30 times as long and knows no AVX-512.
@@ -189,8 +193,8 @@ vectors: $(B)/make_vectors ## write tests/vectors/vectors.txt anew from the scal
 	$(B)/make_vectors >$(B)/vectors.txt
 	cp $(B)/vectors.txt tests/vectors/vectors.txt
 
-$(B)/accuracy: tests/parity/accuracy.c $(H) | $(B)
-	$(CC) $(BASE) $(CFLAGS) $(NATIVE) -o $@ $< -lm
+$(B)/accuracy: tests/parity/accuracy.c tests/support/splitmix.h $(H) | $(B)
+	$(CC) $(BASE) $(CFLAGS) $(NATIVE) -Itests/support -o $@ $< -lm
 
 # ---- fuzzing -------------------------------------------------------------------------------
 

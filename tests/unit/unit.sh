@@ -6,6 +6,7 @@
 #   gcc-*, clang-*   run under AddressSanitizer and UndefinedBehaviorSanitizer
 #   memory-*         under MemorySanitizer (clang)
 #   memcheck-*       under valgrind
+#   fast*            are those that hold with -ffast-math
 #   large*           are the large ones, of tests/scale
 #
 # Every report of a sanitizer or of valgrind ends the test that caused it.
@@ -25,6 +26,10 @@ compiles() { # COMPILER FLAG ...
 
 run=
 case $build in
+fast*)
+    compiles $CC || skip "$CC (Debian: apt-get install gcc)"
+    all='contract finite' # ties, and what is not finite
+    ;;
 plain | scalar | native) compiles $CC || skip "$CC (Debian: apt-get install gcc)" ;;
 gcc-*) compiles $GCC -fsanitize=address,undefined || skip "$GCC (Debian: apt-get install gcc)" ;;
 clang-*)
