@@ -33,6 +33,14 @@ int main(void) {
             CHECK(layer.span == (index == 0 ? 128u : 0u) && layer.sink_logits == sinks);
             CHECK(votes_agree(&config, &layer, h));
         }
+        for (index = 2; index < 4; index++) {
+            layer = plain;
+            layer.length = 4098; /* of five voters three stand in the first chunk of 4096 */
+            describe_llama4(&layer, index);
+            CHECK(layer.chunk == (index == 2 ? 8192u : 0u));
+            layer.chunk /= 2; /* the data are small */
+            CHECK(votes_agree(&config, &layer, h));
+        }
         layer = plain;
         describe_alibi(&layer, slopes);
         CHECK(slopes[0] == 0.25f && slopes[3] == 1.0f / 256.0f);

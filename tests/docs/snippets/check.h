@@ -62,9 +62,13 @@ static snapkv_rows float_rows(const float *data, size_t n_positions, size_t dim)
     return rows;
 }
 
+static size_t position_of_row(const snapkv_layer *layer, size_t row) {
+    return layer->key_positions ? (size_t)layer->key_positions[row] : row;
+}
+
 /* The votes of the contiguous float keys and queries of one head, by the formula, in double. */
-static void votes_by_formula(const snapkv_layer *layer, size_t window, size_t query_head,
-                             double *votes) {
+static void votes_by_formula(const snapkv_layer *layer, size_t window, size_t n_votes,
+                             size_t query_head, double *votes) {
     const size_t length = layer->length;
     const size_t group = layer->n_query_heads / layer->n_kv_heads;
     const char *keys =
@@ -72,16 +76,20 @@ static void votes_by_formula(const snapkv_layer *layer, size_t window, size_t qu
     const char *queries =
         (const char *)layer->queries.data + query_head * layer->queries.head_stride;
     double *weights = (double *)malloc(length * sizeof *weights);
-    size_t t, j, d;
+    size_t i, j, d;
 
-    memset(votes, 0, (length - window) * sizeof *votes);
-    for (t = length - window; t < length; t++) {
-        const float *q = (const float *)(const void *)(queries + (t - (length - window)) *
-                                                                     layer->queries.row_stride);
+    memset(votes, 0, n_votes * sizeof *votes);
+    for (i = 0; i < window; i++) {
+        const float *q = (const float *)(const void *)(queries + i * layer->queries.row_stride);
+        const size_t t = layer->query_positions ? (size_t)layer->query_positions[i]
+                                                : position_of_row(layer, length - window + i);
         double sum = layer->sink_logits ? exp((double)layer->sink_logits[query_head]) : 0.0;
 
-        for (j = 0; j <= t; j++) {
+        for (j = 0; j < length; j++) {
             const float *k = (const float *)(const void *)(keys + j * layer->keys.row_stride);
+            const size_t at = position_of_row(layer, j);
+            const int seen = at <= t && (layer->span == 0 || at + layer->span > t) &&
+                             (layer->chunk == 0 || at >= t - t % layer->chunk);
             double x = 0.0;
 
             for (d = 0; d < layer->head_dim; d++) {
@@ -92,13 +100,13 @@ static void votes_by_formula(const snapkv_layer *layer, size_t window, size_t qu
                 x = (double)layer->softcap * tanh(x / (double)layer->softcap);
             }
             if (layer->alibi_slopes) {
-                x -= (double)layer->alibi_slopes[query_head] * (double)(t - j);
+                x += (double)layer->alibi_slopes[query_head] * ((double)at - (double)t);
             }
-            weights[j] = layer->span == 0 || j + layer->span > t ? exp(x) : 0.0;
+            weights[j] = seen ? exp(x) : 0.0;
             sum += weights[j];
         }
-        for (j = 0; j < length - window; j++) {
-            votes[j] += weights[j] / sum;
+        for (j = 0; j < n_votes; j++) {
+            votes[j] += sum > 0.0 ? weights[j] / sum : 0.0;
         }
     }
     free(weights);
@@ -106,7 +114,8 @@ static void votes_by_formula(const snapkv_layer *layer, size_t window, size_t qu
 
 /* Whether the library's votes are those of the formula. */
 static int votes_agree(const snapkv_config *config, const snapkv_layer *layer, size_t query_head) {
-    const size_t prefix = layer->length - config->window;
+    const size_t prefix =
+        layer->length - (config->n_recent > 0 ? config->n_recent : config->window);
     const size_t size = snapkv_workspace_size(config, layer);
     void *workspace = malloc(size);
     float *votes = (float *)malloc(prefix * sizeof *votes);
@@ -114,7 +123,7 @@ static int votes_agree(const snapkv_config *config, const snapkv_layer *layer, s
     int agree = snapkv_vote(config, layer, query_head, votes, workspace, size) == SNAPKV_OK;
     size_t j;
 
-    votes_by_formula(layer, config->window, query_head, expected);
+    votes_by_formula(layer, config->window, prefix, query_head, expected);
     for (j = 0; j < prefix; j++) {
         agree = agree && fabs((double)votes[j] - expected[j]) <= 1e-5 * expected[j] + 1e-9;
     }

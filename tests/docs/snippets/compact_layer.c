@@ -1,4 +1,4 @@
-/* Two phases, in place: rows end where the lists say, and a layer of low coverage stays whole. */
+/* In steps, in place: rows end where the lists say, and a layer of low coverage stays whole. */
 #include "check.h"
 #include "compact_layer.h"
 
@@ -9,11 +9,10 @@ static float keys_before[HKV][L][D], values_before[HKV][L][D];
 
 int main(void) {
     static const snapkv_sharing sharings[2] = {SNAPKV_PER_KV_HEAD, SNAPKV_PER_LAYER};
-    static const int32_t block_table[1] = {0};
     snapkv_config config = snapkv_default_config();
     snapkv_layer layer = {0};
     int32_t kept[HKV][C];
-    size_t size, s, h, i;
+    size_t size, n_kept, s, h, i;
     void *workspace;
 
     config.window = W;
@@ -36,12 +35,12 @@ int main(void) {
         memcpy(keys, keys_before, sizeof keys);
         memcpy(values, values_before, sizeof values);
 
-        CHECK(compact_layer(&config, &layer, sizeof keys[0][0], 1.01f, kept[0], workspace, size) ==
-              L);
-        CHECK(memcmp(keys, keys_before, sizeof keys) == 0);
+        CHECK(compact_layer(&config, &layer, 1.01f, kept[0], &n_kept, workspace, size) ==
+              SNAPKV_OK);
+        CHECK(n_kept == L && memcmp(keys, keys_before, sizeof keys) == 0);
 
-        CHECK(compact_layer(&config, &layer, sizeof keys[0][0], 0.0f, kept[0], workspace, size) ==
-              C);
+        CHECK(compact_layer(&config, &layer, 0.0f, kept[0], &n_kept, workspace, size) == SNAPKV_OK);
+        CHECK(n_kept == C);
         for (h = 0; h < HKV; h++) {
             const int32_t *list = kept[sharings[s] == SNAPKV_PER_LAYER ? 0 : h];
 
@@ -50,23 +49,17 @@ int main(void) {
                 CHECK(memcmp(values[h][i], values_before[h][list[i]], sizeof keys[h][i]) == 0);
             }
         }
-        config.order = SNAPKV_BY_SCORE;
-        CHECK(compact_layer(&config, &layer, sizeof keys[0][0], 0.0f, kept[0], workspace, size) ==
-              0);
-        config.order = SNAPKV_BY_POSITION;
 
-        /* Refused before the list or the cache is looked at. */
+        /* The error of a policy that has no lists is not lost. */
         memcpy(keys, keys_before, sizeof keys);
         config.kernel_size = 4;
-        CHECK(compact_layer(&config, &layer, sizeof keys[0][0], 0.0f, kept[0], workspace, size) ==
-              0);
+        CHECK(compact_layer(&config, &layer, 0.0f, kept[0], &n_kept, workspace, size) ==
+              SNAPKV_ERROR_KERNEL);
         config.kernel_size = 5;
-        layer.keys.block_table = block_table;
-        layer.keys.block_rows = L;
-        layer.keys.block_stride = sizeof keys;
-        CHECK(compact_layer(&config, &layer, sizeof keys[0][0], 0.0f, kept[0], workspace, size) ==
-              0);
-        layer.keys.block_table = NULL;
+        layer.keys.row_stride = 2;
+        CHECK(compact_layer(&config, &layer, 0.0f, kept[0], &n_kept, workspace, size) ==
+              SNAPKV_ERROR_STRIDE);
+        layer.keys.row_stride = sizeof keys[0][0];
         CHECK(memcmp(keys, keys_before, sizeof keys) == 0);
     }
     free(workspace);

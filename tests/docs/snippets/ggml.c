@@ -1,4 +1,5 @@
-/* q8_0 keys vote as their decoded floats do; a transposed V is compacted in place. The declarations
+/* q8_0 and q4_0 keys vote as their decoded floats do; a transposed V is compacted in place. These
+ * declarations
  * stand in for ggml.h, in the parts that the snippet uses. */
 #include "check.h"
 
@@ -7,6 +8,7 @@ enum ggml_type {
     GGML_TYPE_F32 = 0,
     GGML_TYPE_F16 = 1,
     GGML_TYPE_Q4_0 = 2,
+    GGML_TYPE_Q5_0 = 6,
     GGML_TYPE_Q8_0 = 8,
     GGML_TYPE_BF16 = 30
 };
@@ -24,8 +26,9 @@ static float ggml_fp16_to_fp32(ggml_fp16_t half) {
 #include "ggml.h"
 
 enum { L = 150, HQ = 4, HKV = 2, D = 64, W = 8, C = 32, BLOCK = 34, ROW = D / 32 * BLOCK };
+enum { Q4_BLOCK = 18, Q4_ROW = D / 32 * Q4_BLOCK };
 
-static unsigned char k_q8[L][HKV][ROW];
+static unsigned char k_q8[L][HKV][ROW], k_q4[L][HKV][Q4_ROW];
 static float k_float[HKV][L][D];
 static float q_ggml[W + 3][HQ][D]; /* [head_dim, n_head, n_tokens], the first tokens not wanted */
 static uint16_t v[HKV][D][L], v_before[HKV][D][L];
@@ -85,7 +88,33 @@ int main(void) {
             }
         }
     }
+    /* q4_0, against the format: x = scale * (nibble - 8), the low halves first. */
+    for (i = 0; i < L; i++) {
+        for (h = 0; h < HKV; h++) {
+            for (d = 0; d < D; d++) {
+                unsigned char *block = k_q4[i][h] + d / 32 * Q4_BLOCK;
+                const uint16_t scale = to_half(0.25f + (float)(i % 5) / 64.0f);
+                const int nibble = (int)((random_float() + 2.0f) * 3.99f);
+
+                memcpy(block, &scale, 2);
+                block[2 + d % 16] |= (unsigned char)(d % 32 < 16 ? nibble : nibble << 4);
+                k_float[h][i][d] = from_half(scale) * (float)(nibble - 8);
+            }
+        }
+    }
     keys.type = GGML_TYPE_Q4_0;
+    keys.nb[0] = Q4_BLOCK;
+    keys.nb[1] = HKV * Q4_ROW;
+    keys.nb[2] = Q4_ROW;
+    keys.data = k_q4;
+    layer.keys = rows_of_ggml(&keys, 1, 2, 0);
+    CHECK(layer.keys.row_bytes == Q4_ROW);
+    for (h = 0; h < HQ; h++) {
+        CHECK(snapkv_vote(&config, &layer, h, votes[0], workspace, size) == SNAPKV_OK);
+        CHECK(snapkv_vote(&config, &decoded, h, votes[1], workspace, size) == SNAPKV_OK);
+        CHECK(memcmp(votes[0], votes[1], sizeof votes[0]) == 0);
+    }
+    keys.type = GGML_TYPE_Q5_0;
     layer.keys = rows_of_ggml(&keys, 1, 2, 0);
     CHECK(snapkv_check(&config, &layer) == SNAPKV_ERROR_NULL);
     free(workspace);

@@ -37,7 +37,7 @@ int main(void) {
         local.n_kv_heads = HKV / 2;
         local.queries = float_rows(queries[rank * HQ / 2][0], W, D);
         local.keys = float_rows(keys[rank * HKV / 2][0], L, D);
-        CHECK(snapkv_select(&config, &local, 0, kept, scores, NULL, workspace, size) == SNAPKV_OK);
+        CHECK(snapkv_score(&config, &local, 0, scores, NULL, workspace, size) == SNAPKV_OK);
         for (j = 0; j < P; j++) { /* the all-reduce */
             reduced[j] = rank == 0 || scores[j] > reduced[j] ? scores[j] : reduced[j];
         }
