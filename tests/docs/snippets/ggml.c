@@ -1,6 +1,5 @@
 /* q8_0 and q4_0 keys vote as their decoded floats do; a transposed V is compacted in place. These
- * declarations
- * stand in for ggml.h, in the parts that the snippet uses. */
+ * declarations stand in for ggml.h, in the parts that the snippet uses. */
 #include "check.h"
 
 typedef uint16_t ggml_fp16_t;

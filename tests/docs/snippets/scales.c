@@ -70,10 +70,10 @@ int main(void) {
 
                     const size_t group = i / GROUP;
 
-                    decoded[h][i][d] =
-                        kind == 0   ? by_token[i][h] * (float)(x < 128 ? x : x - 256)
-                        : kind == 1 ? by_channel[group][h][d] * (float)x + zeros[group][h][d]
-                                    : by_head[h] * fp8.values[x];
+                    decoded[h][i][d] = kind == 0 ? by_token[i][h] * (float)(x < 128 ? x : x - 256)
+                                       : kind == 1
+                                           ? by_channel[group][h][d] * (float)x + zeros[group][h][d]
+                                           : by_head[h] * fp8.values[x];
                 }
             }
         }
