@@ -145,6 +145,11 @@ static void judge(attempt *a, snapkv_status expected, int functions, const char 
                         snapkv_status_string(expected), (int)expected);
             _fail(__FILE__, line);
         }
+        if (function == CHECK &&
+            (snapkv_explain(a->config_at, a->layer_at) == NULL) != (status == SNAPKV_OK)) {
+            print_error("%s\n  snapkv_explain does not agree with snapkv_check\n", change);
+            _fail(__FILE__, line);
+        }
         for (size_t i = 0; i < 7 && status != SNAPKV_OK; i++) {
             guard_check_untouched(&a->outputs[i]);
         }
@@ -584,6 +589,138 @@ static void test_which_error_comes_first(void **state) {
            (a.workspace_size = 0, a.values_out.data = a.keys_out.data));
 }
 
+/* One text for every rule that snapkv_check knows: whoever reads it sees the field. */
+static char told[64][80];
+static size_t n_told;
+
+static void judge_text(attempt *a, snapkv_status expected, const char *text, const char *change,
+                       int line) {
+    const char *actual = snapkv_explain(a->config_at, a->layer_at);
+    if (!actual || strcmp(actual, text) != 0) {
+        print_error("%s\n  is explained by \"%s\", not \"%s\"\n", change, actual ? actual : "NULL",
+                    text);
+        _fail(__FILE__, line);
+    }
+    size_t same = 0;
+    for (size_t i = 0; i < n_told; i++) {
+        same += strcmp(told[i], text) == 0;
+    }
+    if (same == 0) {
+        assert_true(n_told < COUNT_OF(told) && strlen(text) < sizeof told[0]);
+        strcpy(told[n_told++], text);
+    }
+    judge(a, expected, CHECK, change, line);
+}
+
+#define EXPLAIN(expected, text, change)                                                            \
+    do {                                                                                           \
+        attempt a;                                                                                 \
+        start(&a);                                                                                 \
+        change;                                                                                    \
+        judge_text(&a, expected, text, #change, __LINE__);                                         \
+    } while (0)
+
+/* The rules of a view, with its name before the text. */
+#define EXPLAIN_VIEW(name, view)                                                                   \
+    EXPLAIN(SNAPKV_ERROR_SHAPE, name "row_stride, head_stride, block_table: beyond all memory",    \
+            a.layer.view.row_stride = SIZE_MAX / 4 * 4);                                           \
+    EXPLAIN(SNAPKV_ERROR_STRIDE, name "row_stride: rows overlap", a.layer.view.row_stride = 28);   \
+    EXPLAIN(SNAPKV_ERROR_STRIDE, name "head_stride: heads overlap", a.layer.view.head_stride = 0); \
+    EXPLAIN(SNAPKV_ERROR_STRIDE, name "block_rows: 0", (PAGED, a.layer.view.block_rows = 0));      \
+    EXPLAIN(SNAPKV_ERROR_STRIDE, name "block_table: a negative block",                             \
+            (PAGED, a.layer.view.block_table = negative));                                         \
+    EXPLAIN(SNAPKV_ERROR_OPTION, name "dtype: unknown", a.layer.view.dtype = (snapkv_dtype)4)
+
+static void test_explain(void **state) {
+    (void)state;
+    const packing paged = {LAYOUT_BLOCKS_BY_HEAD, SNAPKV_F32, GUARD_AFTER, 0, 0, 2};
+    const packing custom = {LAYOUT_HEAD_MAJOR, SNAPKV_CUSTOM, GUARD_AFTER, 0, 0, 0};
+    const float infinite[4] = {0, 0, INFINITY, 0};
+    const int32_t descending[4] = {5, 6, 4, 7};
+    int32_t negative[20], rows[40];
+    for (int i = 0; i < 40; i++) {
+        rows[i] = i;
+        negative[i % 20] = i % 20 == 1 ? -3 : i % 20;
+    }
+    n_told = 0;
+#define PAGED  (problem_pack(&a.p, paged), a.layer = a.p.layer)
+#define CUSTOM (problem_pack(&a.p, custom), a.layer = a.p.layer)
+    EXPLAIN(SNAPKV_ERROR_NULL, "config: NULL", a.config_at = NULL);
+    EXPLAIN(SNAPKV_ERROR_NULL, "layer: NULL", a.layer_at = NULL);
+    EXPLAIN(SNAPKV_ERROR_NULL, "queries.data: NULL", a.layer.queries.data = NULL);
+    EXPLAIN(SNAPKV_ERROR_NULL, "keys.data: NULL", a.layer.keys.data = NULL);
+    EXPLAIN(SNAPKV_ERROR_NULL, "queries.decode: NULL for custom rows",
+            (CUSTOM, a.layer.queries.decode = NULL));
+    EXPLAIN(SNAPKV_ERROR_NULL, "keys.decode: NULL for custom rows",
+            (CUSTOM, a.layer.keys.decode = NULL));
+    EXPLAIN(SNAPKV_ERROR_SHAPE, "layer.n_query_heads: 0", a.layer.n_query_heads = 0);
+    EXPLAIN(SNAPKV_ERROR_SHAPE, "layer.n_kv_heads: 0", a.layer.n_kv_heads = 0);
+    EXPLAIN(SNAPKV_ERROR_SHAPE, "layer.n_query_heads: no multiple of n_kv_heads",
+            a.layer.n_kv_heads = 3);
+    EXPLAIN(SNAPKV_ERROR_SHAPE, "layer.length: 0", a.layer.length = 0);
+    EXPLAIN(SNAPKV_ERROR_SHAPE, "layer.length: above INT32_MAX",
+            a.layer.length = (size_t)INT32_MAX + 1);
+    EXPLAIN(SNAPKV_ERROR_SHAPE, "layer.head_dim: 0", a.layer.head_dim = 0);
+    EXPLAIN(SNAPKV_ERROR_SHAPE, "config.window: the workspace does not fit into memory",
+            (a.config.window = SIZE_MAX / 64, a.config.n_recent = 4,
+             a.layer.query_positions = descending));
+    EXPLAIN(SNAPKV_ERROR_WINDOW, "config.window: 0", a.config.window = 0);
+    EXPLAIN(SNAPKV_ERROR_WINDOW, "config.window: above the length, and no query_positions",
+            a.config.window = 41);
+    EXPLAIN(SNAPKV_ERROR_CAPACITY, "config.capacity: not above n_sink + n_recent",
+            a.config.n_sink = 8);
+    EXPLAIN(SNAPKV_ERROR_KERNEL, "config.kernel_size: 0", a.config.kernel_size = 0);
+    EXPLAIN(SNAPKV_ERROR_KERNEL, "config.kernel_size: even", a.config.kernel_size = 4);
+    EXPLAIN(SNAPKV_ERROR_OPTION, "config.pooling: unknown", a.config.pooling = (snapkv_pooling)2);
+    EXPLAIN(SNAPKV_ERROR_OPTION, "config.voting: unknown", a.config.voting = (snapkv_voting)2);
+    EXPLAIN(SNAPKV_ERROR_OPTION, "config.order: unknown", a.config.order = (snapkv_order)2);
+    EXPLAIN(SNAPKV_ERROR_OPTION, "config.sharing: unknown", a.config.sharing = (snapkv_sharing)3);
+    EXPLAIN(SNAPKV_ERROR_OPTION, "config.reduce: unknown", a.config.reduce = (snapkv_reduce)2);
+    EXPLAIN(SNAPKV_ERROR_OPTION, "layer.scale: negative or not finite", a.layer.scale = -1);
+    EXPLAIN(SNAPKV_ERROR_OPTION, "layer.softcap: negative or not finite",
+            a.layer.softcap = INFINITY);
+    EXPLAIN(SNAPKV_ERROR_OPTION, "layer.chunk: set together with span",
+            (a.layer.span = 3, a.layer.chunk = 3));
+    EXPLAIN(SNAPKV_ERROR_OPTION, "layer.sink_logits: not finite", a.layer.sink_logits = infinite);
+    EXPLAIN(SNAPKV_ERROR_OPTION, "layer.alibi_slopes: not finite",
+            a.layer.alibi_slopes = infinite);
+    EXPLAIN(SNAPKV_ERROR_INDEX, "layer.query_positions: negative or descending",
+            a.layer.query_positions = descending);
+    EXPLAIN(SNAPKV_ERROR_INDEX, "layer.query_positions: negative or descending",
+            a.layer.query_positions = negative + 1);
+    EXPLAIN(SNAPKV_ERROR_INDEX, "layer.key_positions: negative or not ascending",
+            (rows[20] = 19, a.layer.key_positions = rows));
+    EXPLAIN(SNAPKV_ERROR_INDEX, "layer.key_positions: negative or not ascending",
+            (rows[20] = 20, rows[0] = -1, a.layer.key_positions = rows));
+    EXPLAIN_VIEW("queries.", queries);
+    EXPLAIN_VIEW("keys.", keys);
+    EXPLAIN_VIEW("values.", values);
+    EXPLAIN(SNAPKV_ERROR_STRIDE, "keys.block_stride: blocks overlap",
+            (PAGED, a.layer.keys.block_stride = 2 * 2 * 32 - 4));
+    EXPLAIN(SNAPKV_ERROR_STRIDE, "queries.block_stride: blocks overlap",
+            (PAGED, a.layer.queries.block_stride = 2 * 4 * 32 - 4));
+    EXPLAIN(SNAPKV_ERROR_STRIDE, "values.block_stride: blocks overlap",
+            (PAGED, a.layer.values.block_stride = 2 * 2 * 32 - 4));
+    EXPLAIN(SNAPKV_ERROR_STRIDE, "queries.data, strides: not aligned to the element",
+            a.layer.queries.head_stride += 2);
+    EXPLAIN(SNAPKV_ERROR_STRIDE, "keys.data, strides: not aligned to the element",
+            a.layer.keys.head_stride += 2);
+    EXPLAIN(SNAPKV_ERROR_OPTION, "keys.row_bytes: 0 for custom rows",
+            (CUSTOM, a.layer.keys.row_bytes = 0));
+    EXPLAIN(SNAPKV_ERROR_OPTION, "values.row_bytes: 0 for custom rows",
+            (CUSTOM, a.layer.values.row_bytes = 0));
+#undef PAGED
+#undef CUSTOM
+    print_message("%lu texts\n", (unsigned long)n_told);
+    /* Of 27 rules and 11 of each view. That a position competes follows from the capacity; values
+     * may be missing, are not decoded and lie anywhere; queries are not gathered. */
+    assert_int_equal(n_told, 27 + 3 * 11 - 5);
+    attempt a;
+    start(&a);
+    assert_null(snapkv_explain(&a.config, &a.layer));
+    judge(&a, SNAPKV_OK, RULES, "nothing", __LINE__);
+}
+
 static void test_status_strings(void **state) {
     (void)state;
     for (int i = 0; i <= SNAPKV_ERROR_NOT_FINITE; i++) {
@@ -629,6 +766,7 @@ int main(void) {
         cmocka_unit_test(test_alias),
         cmocka_unit_test(test_alias_of_the_workspace),
         cmocka_unit_test(test_which_error_comes_first),
+        cmocka_unit_test(test_explain),
         cmocka_unit_test(test_status_strings),
         cmocka_unit_test(test_version),
         cmocka_unit_test(test_hostile_head_counts),

@@ -87,6 +87,44 @@ static void test_batch_scales_everything_but_the_workspace(void **state) {
     assert_true(five.workspace_bytes == one.workspace_bytes);
 }
 
+/* Lists of their own length: 2 sequences, 3 layers, 8 query heads on 4 K/V heads, D 16, 2 bytes. A
+ * position of one head is 2 * 16 * 2 = 64 bytes of K and V. */
+static void test_lists_of_their_own_length(void **state) {
+    (void)state;
+    static const snapkv_model model = {2, 3, 8, 4, 16, 2};
+    static const size_t n_sets[3] = {4, 8, 1}, heads[3] = {4, 8, 4}; /* by sharing */
+    for (int sharing = 0; sharing < 3; sharing++) {
+        size_t counts[2 * 3 * 8], n = 2 * 3 * n_sets[sharing], sum = 0;
+        snapkv_config config = policy((snapkv_sharing)sharing);
+        snapkv_ledger ledger, plain = account(config, model, 5000, 7), before = plain;
+        for (size_t i = 0; i < n; i++) {
+            counts[i] = i * i * 3;
+            sum += counts[i] * (heads[sharing] / n_sets[sharing]);
+        }
+        assert_ok(snapkv_account_lists(&config, &model, 5000, 7, counts, &ledger));
+        assert_true(ledger.kept_bytes == 64 * (sum + 2 * 3 * heads[sharing] * 7));
+        assert_true(ledger.full_bytes == plain.full_bytes);
+        assert_true(ledger.score_bytes == plain.score_bytes);
+        assert_true(ledger.workspace_bytes == plain.workspace_bytes);
+        for (size_t i = 0; i < n; i++) {
+            counts[i] = config.capacity;
+        }
+        assert_ok(snapkv_account_lists(&config, &model, 5000, 7, counts, &ledger));
+        assert_true(ledger.kept_bytes == plain.kept_bytes);
+        for (size_t i = 0; i < n; i++) { /* each is looked at */
+            counts[i] = 5001;
+            ledger = before;
+            assert_status(snapkv_account_lists(&config, &model, 5000, 7, counts, &ledger),
+                          SNAPKV_ERROR_INDEX);
+            assert_memory_equal(&ledger, &before, sizeof before);
+            counts[i] = 5000;
+        }
+        assert_ok(snapkv_account_lists(&config, &model, 5000, 7, counts, &ledger));
+        assert_status(snapkv_account_lists(&config, &model, 5000, 7, NULL, &ledger),
+                      SNAPKV_ERROR_NULL);
+    }
+}
+
 static void expect(snapkv_config config, snapkv_model model, size_t length, size_t generated,
                    snapkv_status status) {
     snapkv_ledger ledger;
@@ -176,6 +214,7 @@ int main(void) {
         cmocka_unit_test(test_workspace_is_what_the_library_asks_for),
         cmocka_unit_test(test_lengths_around_the_capacity),
         cmocka_unit_test(test_batch_scales_everything_but_the_workspace),
+        cmocka_unit_test(test_lists_of_their_own_length),
         cmocka_unit_test(test_errors_write_nothing),
         cmocka_unit_test(test_counts_beyond_64_bits),
     };

@@ -185,6 +185,53 @@ static void check_compress(splitmix *random, const problem *p, size_t set, const
     guard_free(&workspace);
 }
 
+/* Scores, list and coverage one by one, and the gather behind them: the bits of one call. */
+static void check_steps(splitmix *random, const problem *p, size_t set, const outcome *o) {
+    const snapkv_config *config = &p->config;
+    size_t n = problem_prefix(p), n_kept = problem_kept_count(p);
+    size_t size = draw_workspace(random, p);
+    size_t heads = p->config.sharing == SNAPKV_PER_QUERY_HEAD ? p->layer.n_query_heads
+                                                              : p->layer.n_kv_heads;
+    size_t stride = p->packed_keys.row_bytes;
+    guard scores = guard_new(n * sizeof(float), GUARD_AFTER);
+    guard votes = guard_new(n * sizeof(float), GUARD_BEFORE);
+    guard kept = guard_new(n_kept * sizeof(int32_t), GUARD_AFTER);
+    guard workspace = guard_new(size, GUARD_AFTER);
+    guard moved[4];
+    snapkv_rows_out outs[4];
+    float coverage;
+    assert_ok(snapkv_score(config, &p->layer, set, (float *)(void *)scores.data,
+                           (float *)(void *)votes.data, workspace.data, size));
+    assert_memory_equal(scores.data, o->scores, scores.size);
+    assert_ok(snapkv_keep(config, p->layer.length, (const float *)(void *)scores.data,
+                          n_kept - problem_recent(p) - config->n_sink,
+                          (int32_t *)(void *)kept.data));
+    assert_memory_equal(kept.data, o->kept, kept.size);
+    assert_ok(snapkv_coverage(config, p->layer.length, (const float *)(void *)votes.data, o->kept,
+                              n_kept, &coverage));
+    assert_memory_equal(&coverage, &o->selection.coverage, sizeof coverage);
+    for (int i = 0; i < 4; i++) {
+        moved[i] = guard_new(heads * n_kept * stride, GUARD_AFTER);
+        memset(&outs[i], 0, sizeof outs[i]);
+        outs[i].data = moved[i].data;
+        outs[i].row_stride = stride;
+        outs[i].head_stride = n_kept * stride;
+    }
+    assert_ok(snapkv_gather(config, &p->layer, set, o->kept, n_kept, &outs[0], &outs[1]));
+    assert_ok(snapkv_compress(config, &p->layer, set, (int32_t *)(void *)kept.data, &outs[2],
+                              &outs[3], NULL, workspace.data, size));
+    assert_memory_equal(kept.data, o->kept, kept.size);
+    for (int i = 0; i < 2; i++) {
+        assert_memory_equal(moved[i].data, moved[i + 2].data, moved[i].size);
+        guard_free(&moved[i]);
+        guard_free(&moved[i + 2]);
+    }
+    guard_free(&scores);
+    guard_free(&votes);
+    guard_free(&kept);
+    guard_free(&workspace);
+}
+
 /* Of the unambiguous ones, enough must be real choices. */
 static void test_random_problems(void **state) {
     (void)state;
@@ -205,6 +252,7 @@ static void test_random_problems(void **state) {
         if (!o.selection.bypassed) {
             n_chosen++;
             n_unambiguous += (size_t)unambiguous;
+            check_steps(&random, &p, set, &o);
         }
         if (p.config.sharing != SNAPKV_PER_LAYER && i % 4 == 0) {
             check_compress(&random, &p, set, o.kept);

@@ -96,6 +96,23 @@ static void test_every_option_with_every_size(void **state) {
     packing how = {LAYOUT_BLOCKS_BY_ROW, SNAPKV_BF16, GUARD_AFTER, 1, 3, 16};
     problem_pack(&p, how);
     check_sizes(&p);
+    p.config.voting = SNAPKV_VOTE_MAX;
+    p.config.n_recent = 3;
+    check_sizes(&p);
+    p.layer.span = 0;
+    p.layer.chunk = 150;
+    check_sizes(&p);
+    int32_t rows[400], voters[18];
+    for (int i = 0; i < 400; i++) {
+        rows[i] = i + (i > 100 ? 50 : 0) + i / 7;
+    }
+    for (int i = 0; i < 18; i++) {
+        voters[i] = 300 + i / 2 * 25;
+    }
+    problem_set_key_positions(&p, rows);
+    check_sizes(&p);
+    problem_set_query_positions(&p, voters);
+    check_sizes(&p);
     how.dtype = SNAPKV_CUSTOM;
     problem_pack(&p, how);
     check_sizes(&p);
