@@ -134,6 +134,7 @@ static void fuzz_pool(input *in) {
 
 static void fuzz_top_k(input *in) {
     size_t n = draw_between(in, 0, draw_once_in(in, 4) ? 2000 : 60);
+    n += draw_once_in(in, 32) ? 16384 : 0; /* where a sample says where to look */
     size_t k = draw_between(in, 0, n);
     size_t claimed = draw_once_in(in, 16) ? draw_extreme(in) : n;
     size_t claimed_k = draw_once_in(in, 16) ? draw_extreme(in) : k;
@@ -179,6 +180,180 @@ static void fuzz_top_k(input *in) {
     guard_free(&indices);
 }
 
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+/* A list of the scores of any prompt, and the share of any votes that a list holds. */
+static void fuzz_keep(input *in) {
+    problem p;
+    memset(&p, 0, sizeof p);
+    size_t length = draw_between(in, 1, draw_once_in(in, 4) ? 2000 : 60);
+    length += draw_once_in(in, 16) ? 8192 : 0; /* more than are marked at a time */
+    size_t recent = draw_between(in, 0, draw_once_in(in, 8) ? length + 2 : length);
+    p.config = make_config(draw_between(in, draw_once_in(in, 16) ? 0 : 1, 40), 0, 0);
+    p.config.n_recent = draw_once_in(in, 2) ? recent : 0;
+    p.config.order = (snapkv_order)draw_between(in, 0, draw_once_in(in, 16) ? 3 : 1);
+    p.layer.length = length;
+    size_t n = problem_prefix(&p);
+    p.config.n_sink = draw_once_in(in, 2) ? draw_between(in, 0, n) : 0;
+    size_t n_best = draw_between(in, 0, n - p.config.n_sink);
+    size_t n_kept = p.config.n_sink + n_best + length - n;
+    guard scores = draw_floats(in, n);
+    guard kept = guard_new(n_kept * sizeof(int32_t), draw_side(in));
+    verdict v = {0, 0};
+    if (p.config.window == 0 || problem_recent(&p) > length) {
+        v.must |= BIT(SNAPKV_ERROR_WINDOW);
+    }
+    verdict whole = v;
+    if (!all_finite(floats(&scores), n)) {
+        v.must |= BIT(SNAPKV_ERROR_NOT_FINITE);
+    }
+    size_t claimed = length;
+    size_t claimed_best = n_best;
+    if (draw_once_in(in, 8)) { /* a length is believed, and so it is refused or not asked */
+        size_t *field = draw_once_in(in, 2) ? &claimed_best : &claimed;
+        *field = field == &claimed ? 0 : draw_extreme(in);
+        if (claimed == 0 || claimed > INT32_MAX) {
+            v.must |= BIT(SNAPKV_ERROR_SHAPE);
+        } else if (claimed_best > n - p.config.n_sink) {
+            v.must |= BIT(SNAPKV_ERROR_CAPACITY);
+        } else {
+            claimed_best = n_best;
+        }
+    }
+    verdict listed = v;
+    listed.must |= (unsigned)p.config.order > 1 ? BIT(SNAPKV_ERROR_OPTION) : 0;
+    guard_freeze(&scores);
+    snapkv_status status =
+        snapkv_keep(&p.config, claimed, floats(&scores), claimed_best, ints(&kept));
+    check_verdict(status, listed, "snapkv_keep");
+    if (status != SNAPKV_OK) {
+        guard_check_untouched(&kept);
+    } else {
+        double *exact = new_array(n, sizeof(double));
+        int32_t *expected = new_array(n_kept, sizeof(int32_t));
+        for (size_t i = 0; i < n; i++) {
+            exact[i] = (double)floats(&scores)[i];
+        }
+        reference_keep(&p, exact, n_best, expected);
+        assert_indices(ints(&kept), expected, n_kept);
+        free(exact);
+        free(expected);
+    }
+
+    /* Votes are as good as any scores, if they aren't so large that their sum is none. */
+    size_t n_listed = draw_between(in, 0, 40);
+    guard list = guard_new(n_listed * sizeof(int32_t), draw_side(in));
+    unsigned char *is_kept = new_array(n, 1);
+    verdict share = whole;
+    if (!all_finite(floats(&scores), n)) {
+        share.must |= BIT(SNAPKV_ERROR_NOT_FINITE);
+    }
+    for (size_t i = 0; i < n_listed; i++) {
+        size_t at = draw_between(in, 0, length - 1);
+        ints(&list)[i] = draw_once_in(in, 64) ? (int32_t)draw_bytes(in, 4) : (int32_t)at;
+        int32_t position = ints(&list)[i];
+        if (position < 0 || (size_t)position >= length) {
+            share.must |= BIT(SNAPKV_ERROR_INDEX);
+        } else if ((size_t)position < n) {
+            is_kept[position] = 1;
+        }
+    }
+    guard_freeze(&list);
+    float coverage = -7;
+    status = snapkv_coverage(&p.config, length, floats(&scores), ints(&list), n_listed, &coverage);
+    check_verdict(status, share, "snapkv_coverage");
+    if (status != SNAPKV_OK) {
+        assert_true(coverage == -7);
+    } else {
+        double dropped = 0;
+        double size = 0;
+        for (size_t i = 0; i < n; i++) {
+            dropped += is_kept[i] ? 0 : (double)floats(&scores)[i];
+            size += is_kept[i] ? 0 : fabs((double)floats(&scores)[i]);
+        }
+        double rows = (double)p.config.window;
+        double exact = 1 - dropped / rows;
+        if (size < (double)FLT_MAX * 0.99) {
+            assert_close(coverage, exact < 0 ? 0 : exact, 3e-7 * (40 * size / rows + 2));
+        }
+    }
+    free(is_kept);
+    guard_free(&list);
+    guard_free(&kept);
+    guard_free(&scores);
+}
+
+static void fuzz_allocate(input *in) {
+    enum { MAX_LISTS = 9 };
+    snapkv_list lists[MAX_LISTS];
+    guard scores[MAX_LISTS];
+    size_t n_lists = draw_between(in, 1, MAX_LISTS);
+    size_t long_lists = draw_once_in(in, 32) ? 16384 : 0; /* a sample says where to look */
+    size_t least = draw_once_in(in, 2) ? draw_between(in, 0, 12) : 0;
+    size_t n = 0;
+    verdict v = {0, 0};
+    for (size_t i = 0; i < n_lists; i++) {
+        lists[i].n = draw_between(in, 0, draw_once_in(in, 4) ? 300 : 20) + long_lists;
+        scores[i] = draw_floats(in, lists[i].n);
+        lists[i].scores = lists[i].n == 0 && draw_once_in(in, 2) ? NULL : floats(&scores[i]);
+        n += lists[i].n;
+        if (!all_finite(floats(&scores[i]), lists[i].n)) {
+            v.must |= BIT(SNAPKV_ERROR_NOT_FINITE);
+        }
+        guard_freeze(&scores[i]);
+    }
+    size_t budget = draw_between(in, 0, n + n / 8 + 2);
+    guard counts = guard_new(n_lists * sizeof(size_t), GUARD_AFTER);
+    size_t *out = (size_t *)(void *)counts.data;
+    snapkv_list *broken = &lists[draw_between(in, 0, n_lists - 1)];
+    snapkv_list kept = *broken;
+    size_t claimed = n_lists;
+    switch (draw_between(in, 0, 31)) {
+    case 27:
+        least = draw_extreme(in);
+        break;
+    case 28:
+        broken->scores = NULL;
+        v.must |= broken->n > 0 ? BIT(SNAPKV_ERROR_NULL) : 0;
+        break;
+    case 29:
+        broken->n = (size_t)INT32_MAX + draw_between(in, 1, 9);
+        v.must |= BIT(SNAPKV_ERROR_SHAPE);
+        v.may |= broken->scores ? 0 : BIT(SNAPKV_ERROR_NULL);
+        break;
+    case 30:
+        claimed = draw_once_in(in, 2) ? 0 : SIZE_MAX / 8;
+        v.must |= BIT(SNAPKV_ERROR_SHAPE);
+        break;
+    case 31: /* the counts among the lists */
+        out = (size_t *)(void *)lists;
+        v.must |= BIT(SNAPKV_ERROR_ALIAS);
+        break;
+    default:
+        break;
+    }
+    if ((wide)claimed * least > budget) {
+        v.must |= BIT(SNAPKV_ERROR_CAPACITY);
+    }
+    snapkv_list before[MAX_LISTS];
+    memcpy(before, lists, n_lists * sizeof *lists);
+    snapkv_status status = snapkv_allocate(lists, claimed, budget, least, out);
+    check_verdict(status, v, "snapkv_allocate");
+    assert_memory_equal(lists, before, n_lists * sizeof *lists);
+    if (status != SNAPKV_OK) {
+        guard_check_untouched(&counts);
+    } else {
+        size_t expected[MAX_LISTS];
+        reference_allocate(lists, n_lists, budget, least, expected);
+        assert_memory_equal(out, expected, n_lists * sizeof *out);
+    }
+    *broken = kept;
+    for (size_t i = 0; i < n_lists; i++) {
+        guard_free(&scores[i]);
+    }
+    guard_free(&counts);
+}
+
 /* ---- gathers --------------------------------------------------------------------------------- */
 
 /* Rows: n_src rows of `wide_src` bytes are there, n_dst of wide_dst are written. For the columns
@@ -221,9 +396,11 @@ static verdict judge_gather(const gather *g) {
     if (src >= PTRDIFF_MAX || dst >= PTRDIFF_MAX) {
         v.may |= BIT(SNAPKV_ERROR_SHAPE);
     }
-    if ((src_rows(g) > 1 && g->src_stride < src_bytes(g)) ||
-        (dst_rows(g) > 1 && g->dst_stride < dst_bytes(g))) {
+    if (src_rows(g) > 1 && g->src_stride < src_bytes(g)) {
         v.must |= BIT(SNAPKV_ERROR_STRIDE);
+    }
+    if (dst_rows(g) > 1 && g->dst_stride < dst_bytes(g)) {
+        v.must |= BIT(SNAPKV_ERROR_OUTPUT);
     }
     return v;
 }
@@ -301,7 +478,7 @@ static void fuzz_gather(input *in) {
         dst_size = 0;
     }
     int same = memcmp(&claimed, &g, sizeof g) == 0;
-    if (!same && !(v.must & (BIT(SNAPKV_ERROR_SHAPE) | BIT(SNAPKV_ERROR_STRIDE)))) {
+    if (!same && !v.must) {
         guard_free(&list);
         return; /* it would be served, and with other memory than this */
     }
@@ -369,12 +546,18 @@ static void fuzz_gather(input *in) {
 }
 
 void fuzz_blocks(input *in) {
-    switch (draw_between(in, 0, 3)) {
+    switch (draw_between(in, 0, 5)) {
     case 0:
         fuzz_pool(in);
         break;
     case 1:
         fuzz_top_k(in);
+        break;
+    case 2:
+        fuzz_keep(in);
+        break;
+    case 3:
+        fuzz_allocate(in);
         break;
     default:
         fuzz_gather(in);

@@ -4,7 +4,7 @@
 
 #include "input.h"
 
-/* One of pool, top_k, gather_rows and gather_columns. */
+/* One of pool, top_k, keep and coverage, allocate, gather_rows and gather_columns. */
 void fuzz_blocks(input *in);
 
 #endif

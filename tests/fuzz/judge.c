@@ -3,6 +3,7 @@
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 void check_verdict(snapkv_status status, verdict v, const char *what) {
     int fits = status == SNAPKV_OK ? v.must == 0 : ((v.must | v.may) & BIT(status)) != 0;
@@ -12,7 +13,11 @@ void check_verdict(snapkv_status status, verdict v, const char *what) {
     }
 }
 
-verdict judge_sizes(const snapkv_config *config, const snapkv_layer *layer, int for_selection) {
+int has_voters(const snapkv_config *config, const snapkv_layer *layer, int needs) {
+    return !(needs & BYPASSING) || layer->length >= config->capacity;
+}
+
+verdict judge_sizes(const snapkv_config *config, const snapkv_layer *layer, int needs) {
     verdict v = {0, 0};
     if (!config || !layer) {
         v.must = BIT(SNAPKV_ERROR_NULL);
@@ -23,22 +28,21 @@ verdict judge_sizes(const snapkv_config *config, const snapkv_layer *layer, int 
         layer->n_query_heads % layer->n_kv_heads != 0) {
         v.must |= BIT(SNAPKV_ERROR_SHAPE);
     }
-    if (config->window == 0 || config->window > layer->length) {
+    size_t recent = config->n_recent ? config->n_recent : config->window;
+    int late = config->window > layer->length && !layer->query_positions;
+    if (config->window == 0 || (late && has_voters(config, layer, needs)) ||
+        (needs & COMPETING && recent >= layer->length)) {
         v.must |= BIT(SNAPKV_ERROR_WINDOW);
     }
-    if (for_selection) {
-        if ((wide)config->capacity <= (wide)config->window + config->n_sink) {
-            v.must |= BIT(SNAPKV_ERROR_CAPACITY);
-        }
-        if (config->kernel_size % 2 == 0) {
-            v.must |= BIT(SNAPKV_ERROR_KERNEL);
-        }
-        if ((unsigned)config->pooling > 1 || (unsigned)config->order > 1 ||
-            (unsigned)config->reduce > 1) {
-            v.must |= BIT(SNAPKV_ERROR_OPTION);
-        }
+    if (needs & KEEPING && (wide)config->capacity <= (wide)recent + config->n_sink) {
+        v.must |= BIT(SNAPKV_ERROR_CAPACITY);
     }
-    if ((unsigned)config->sharing > 2) {
+    if (needs & SCORING && config->kernel_size % 2 == 0) {
+        v.must |= BIT(SNAPKV_ERROR_KERNEL);
+    }
+    if ((needs & SCORING && ((unsigned)config->pooling > 1 || (unsigned)config->reduce > 1)) ||
+        (needs & KEEPING && (unsigned)config->order > 1) || (unsigned)config->voting > 1 ||
+        (unsigned)config->sharing > 2) {
         v.must |= BIT(SNAPKV_ERROR_OPTION);
     }
     if (v.must) {
@@ -48,7 +52,8 @@ verdict judge_sizes(const snapkv_config *config, const snapkv_layer *layer, int 
      * run keeps where nothing is hidden by a span, and not much more than twice as much. */
     wide heads =
         config->sharing == SNAPKV_PER_QUERY_HEAD ? 1 : layer->n_query_heads / layer->n_kv_heads;
-    wide lanes = heads * ((config->window + 15) / 16 * 16);
+    size_t n_queries = late ? layer->length : config->window;
+    wide lanes = heads * (((wide)n_queries + 15) / 16 * 16);
     wide queries = lanes > SIZE_MAX ? lanes : lanes * layer->head_dim;
     wide most = 4 * (queries + 2 * lanes * ((wide)layer->length + 128) +
                      64 * ((wide)layer->head_dim + 16) + 64 * (wide)layer->length);
@@ -58,6 +63,41 @@ verdict judge_sizes(const snapkv_config *config, const snapkv_layer *layer, int 
         v.may |= BIT(SNAPKV_ERROR_SHAPE);
     }
     return v;
+}
+
+snapkv_status status_of_text(const char *text) {
+    static const struct {
+        const char *part;
+        snapkv_status status;
+    } rules[] = {
+        {": NULL", SNAPKV_ERROR_NULL},
+        {"workspace does not fit", SNAPKV_ERROR_SHAPE},
+        {"beyond all memory", SNAPKV_ERROR_SHAPE},
+        {"config.window:", SNAPKV_ERROR_WINDOW},
+        {"config.n_recent:", SNAPKV_ERROR_WINDOW},
+        {"config.capacity:", SNAPKV_ERROR_CAPACITY},
+        {"config.kernel_size:", SNAPKV_ERROR_KERNEL},
+        {"config.", SNAPKV_ERROR_OPTION},
+        {"layer.n_query_heads:", SNAPKV_ERROR_SHAPE},
+        {"layer.n_kv_heads:", SNAPKV_ERROR_SHAPE},
+        {"layer.length:", SNAPKV_ERROR_SHAPE},
+        {"layer.head_dim:", SNAPKV_ERROR_SHAPE},
+        {"_positions:", SNAPKV_ERROR_INDEX},
+        {"layer.", SNAPKV_ERROR_OPTION},
+        {".dtype:", SNAPKV_ERROR_OPTION},
+        {".row_bytes:", SNAPKV_ERROR_OPTION},
+        {".row_stride:", SNAPKV_ERROR_STRIDE},
+        {".head_stride:", SNAPKV_ERROR_STRIDE},
+        {".data, strides:", SNAPKV_ERROR_STRIDE},
+        {".block_", SNAPKV_ERROR_STRIDE},
+    };
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        if (strstr(text, rules[i].part)) {
+            return rules[i].status;
+        }
+    }
+    fail_msg("no rule: %s", text);
+    return SNAPKV_OK;
 }
 
 size_t element_bytes(snapkv_dtype dtype) {
@@ -188,7 +228,9 @@ void judge_query(const problem *p, size_t query_head, const float *query, size_t
     double cap = (double)layer->softcap;
     double largest = (double)FLT_MAX / 1.4426950408889634; /* logits are in base 2 */
     for (size_t j = 0; j < layer->length; j++) {
-        if (j > t || (layer->span && t - j >= layer->span)) {
+        size_t at = problem_position(p, j);
+        if (at > t || (layer->span && t - at >= layer->span) ||
+            (layer->chunk && at < t - t % layer->chunk)) {
             continue;
         }
         const float *key = p->keys + (kv_head * layer->length + j) * dim;
@@ -214,7 +256,7 @@ void judge_query(const problem *p, size_t query_head, const float *query, size_t
             sum = cap * tanh(sum / cap);
             error += 16 * HALF_ULP * fabs(sum) + 4 * TINY * cap + TINY;
         }
-        double bias = slope * ((double)j - (double)t);
+        double bias = slope * ((double)at - (double)t);
         error += 3 * HALF_ULP * (fabs(bias) + fabs(sum));
         e->must_fail |= fabs(sum + bias) > largest * 1.001;
         e->may_fail |= fabs(sum) + fabs(bias) > largest * 0.999;
@@ -227,7 +269,7 @@ exactness judge_window(const problem *p, size_t first_head, size_t n_heads) {
     for (size_t head = first_head; head < first_head + n_heads; head++) {
         for (size_t i = 0; i < p->config.window; i++) {
             const float *query = p->queries + (head * p->config.window + i) * p->layer.head_dim;
-            judge_query(p, head, query, problem_prefix(p) + i, &e);
+            judge_query(p, head, query, problem_voter_position(p, i), &e);
         }
     }
     return e;

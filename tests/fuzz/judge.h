@@ -25,8 +25,25 @@ static inline void add_verdict(verdict *v, verdict other) {
     v->may |= other.may;
 }
 
+/* What a call needs of the policy beyond window, voting and sharing. */
+enum {
+    COMPETING = 1, /* a position that competes */
+    SCORING = 2,   /* kernel, pooling, reduction */
+    KEEPING = 4,   /* capacity, order */
+    BYPASSING = 8, /* a prompt shorter than the capacity is not voted on */
+    VOTES = COMPETING,
+    SCORES = COMPETING | SCORING,
+    SELECTION = SCORING | KEEPING | BYPASSING
+};
+
 /* Numbers of the policy and the shape alone: what set_count and the workspace sizes look at. */
-verdict judge_sizes(const snapkv_config *config, const snapkv_layer *layer, int for_selection);
+verdict judge_sizes(const snapkv_config *config, const snapkv_layer *layer, int needs);
+
+/* Whether a call with these needs looks at the voters. */
+int has_voters(const snapkv_config *config, const snapkv_layer *layer, int needs);
+
+/* The status that a text of snapkv_explain stands for. */
+snapkv_status status_of_text(const char *text);
 
 /* A view whose shape is sound. as_numbers: read as head_dim elements, not only moved. n_table: the
  * entries of its block table that exist. */
