@@ -18,14 +18,30 @@ static snapkv_config draw_config(input *in) {
     config.window = draw_once_in(in, 2) ? draw_size(in) : draw_between(in, 1, 64);
     config.capacity = draw_once_in(in, 2) ? draw_size(in) : draw_between(in, 65, 300);
     config.n_sink = draw_once_in(in, 4) ? draw_size(in) : 0;
+    config.n_recent = draw_once_in(in, 4) ? draw_size(in) : 0;
     config.kernel_size = draw_once_in(in, 4) ? draw_size(in) : 5;
     if (draw_once_in(in, 4)) {
         config.sharing = (snapkv_sharing)draw_between(in, 0, 3);
         config.order = (snapkv_order)draw_between(in, 0, 2);
         config.reduce = (snapkv_reduce)draw_between(in, 0, 2);
         config.pooling = (snapkv_pooling)draw_between(in, 0, 2);
+        config.voting = (snapkv_voting)draw_between(in, 0, 2);
     }
     return config;
+}
+
+/* What the policy by itself, whatever the layer, lets a list hold. */
+static size_t kept_count(const snapkv_config *config, size_t length) {
+    snapkv_config policy = *config;
+    snapkv_layer layer;
+    memset(&layer, 0, sizeof layer);
+    layer.n_query_heads = layer.n_kv_heads = layer.head_dim = 1;
+    layer.length = length;
+    policy.n_recent = config->n_recent ? config->n_recent : config->window;
+    policy.window = config->window ? 1 : 0; /* no workspace */
+    return judge_sizes(&policy, &layer, SELECTION).must ? 0
+           : length < config->capacity                  ? length
+                                                        : config->capacity;
 }
 
 /* a * b, so large that it stays beyond 64 bits once it was. */
@@ -60,8 +76,8 @@ static void fuzz_account(input *in) {
     layer.n_kv_heads = model.n_kv_heads;
     layer.head_dim = model.head_dim;
     layer.length = length;
-    verdict sizes = judge_sizes(&config, &layer, 0);
-    verdict v = judge_sizes(&config, &layer, 1);
+    verdict sizes = judge_sizes(&config, &layer, BYPASSING);
+    verdict v = judge_sizes(&config, &layer, SELECTION);
     size_t workspace = snapkv_workspace_size(&config, &layer);
     size_t least = snapkv_workspace_min(&config, &layer);
     assert_true(!sizes.must || (workspace == 0 && least == 0));
@@ -89,7 +105,31 @@ static void fuzz_account(input *in) {
     wide scores = product(product(product(4, model.batch), model.n_query_heads),
                           product(config.window, length));
 
+    /* Lists with counts of their own, where they are few enough to exist. */
+    wide n_lists = product(product(model.batch, model.n_layers), sets);
+    size_t counts[64];
+    verdict listed = v;
+    wide own = 0;
+    for (size_t i = 0; i < COUNT_OF(counts) && !v.must; i++) {
+        counts[i] = draw_once_in(in, 16) ? draw_extreme(in)
+                    : length > 255       ? length - draw_between(in, 0, 255)
+                                         : draw_between(in, 0, length);
+        if (i < n_lists) {
+            own += counts[i];
+            listed.must |= counts[i] > length ? BIT(SNAPKV_ERROR_INDEX) : 0;
+        }
+    }
     if (!v.must) {
+        wide per_list = config.sharing == SNAPKV_PER_LAYER ? model.n_kv_heads : 1;
+        wide position = product(product(2, model.head_dim), model.element_size);
+        wide rows = product(product(product(model.batch, model.n_layers), heads), generated);
+        wide kept_rows = product(own, per_list);
+        wide all_rows = kept_rows > ~(wide)0 - rows ? ~(wide)0 : kept_rows + rows;
+        own = product(position, all_rows);
+        judge_count(&listed, full);
+        judge_count(&listed, own);
+        judge_count(&listed, scores);
+        judge_count(&listed, (wide)length + generated);
         judge_count(&v, full);
         judge_count(&v, stored);
         judge_count(&v, scores);
@@ -108,6 +148,19 @@ static void fuzz_account(input *in) {
     } else {
         assert_memory_equal(&ledger, &before, sizeof ledger);
     }
+    if (n_lists <= COUNT_OF(counts) && !v.may && (sets > 0 || v.must)) {
+        ledger = before;
+        status = snapkv_account_lists(&config, &model, length, generated, counts, &ledger);
+        check_verdict(status, listed, "snapkv_account_lists");
+        if (status == SNAPKV_OK) {
+            assert_true(ledger.full_bytes == full && ledger.kept_bytes == own);
+            assert_true(ledger.score_bytes == scores && ledger.workspace_bytes == workspace);
+        } else {
+            assert_memory_equal(&ledger, &before, sizeof ledger);
+        }
+    }
+    assert_status(snapkv_account_lists(&config, &model, length, generated, NULL, &ledger),
+                  SNAPKV_ERROR_NULL);
     assert_status(snapkv_account(&config, &model, length, generated, NULL), SNAPKV_ERROR_NULL);
     assert_status(snapkv_account(&config, NULL, length, generated, &ledger), SNAPKV_ERROR_NULL);
     assert_status(snapkv_account(NULL, &model, length, generated, &ledger), SNAPKV_ERROR_NULL);
@@ -138,10 +191,14 @@ static void fuzz_cursor(input *in) {
     snapkv_config config = draw_config(in);
     size_t length = draw_size(in);
     snapkv_cursor cursor = snapkv_cursor_start(&config, length);
-    size_t n_kept = length < config.capacity ? length : config.capacity;
+    size_t n_kept = kept_count(&config, length);
+    length = n_kept ? length : 0; /* of a policy that is refused, nothing */
     assert_true(cursor.prompt_length == length && cursor.generated == 0);
     assert_true(cursor.prompt_kept == n_kept);
     assert_true(snapkv_kept_count(&config, length) == n_kept);
+    if (draw_once_in(in, 4)) { /* a list with a count of its own */
+        cursor.prompt_kept = n_kept = n_kept ? draw_between(in, 0, n_kept) : 0;
+    }
 
     /* A list where it is small enough to exist; some entries may lie anywhere. */
     guard list = guard_new(n_kept <= MAX_KEPT ? n_kept * sizeof(int32_t) : 0, GUARD_AFTER);
@@ -184,6 +241,7 @@ static void fuzz_rest(input *in) {
     size_t position = 7;
     assert_true(none.prompt_length == 0 && none.prompt_kept == 0 && none.generated == 0);
     assert_true(snapkv_kept_count(NULL, length) == 0);
+    assert_true(snapkv_next_position(NULL) == 0 && snapkv_next_slot(NULL) == 0);
     assert_status(snapkv_append(NULL, length), SNAPKV_ERROR_NULL);
     assert_status(snapkv_rewind(NULL, length), SNAPKV_ERROR_NULL);
     assert_status(snapkv_slot_position(NULL, NULL, length, &position), SNAPKV_ERROR_NULL);
