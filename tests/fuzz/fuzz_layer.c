@@ -579,7 +579,11 @@ static void fuzz_sizes(const subject *s) {
 static void fuzz_check(const subject *s) {
     snapkv_status status = snapkv_check(&s->p.config, &s->p.layer);
     const char *text = snapkv_explain(&s->p.config, &s->p.layer);
-    check_verdict(status, judge_layer(s, SELECTION), "snapkv_check");
+    verdict v = judge_layer(s, SELECTION);
+    if (s->p.layer.values.data && s->p.layer.keys.data && lacks_bytes(&s->p.layer.keys)) {
+        v.must |= BIT(SNAPKV_ERROR_OPTION); /* rows are to be moved */
+    }
+    check_verdict(status, v, "snapkv_check");
     assert_true((text == NULL) == (status == SNAPKV_OK));
     if (text) {
         assert_status(status_of_text(text), status);
@@ -865,11 +869,11 @@ static unsigned char *slot_address(const snapkv_rows_out *out, size_t head, size
     return base + head * out->head_stride + slot * out->row_stride;
 }
 
-/* An output as a view of the heads that a call writes. */
-static snapkv_rows view_of(const snapkv_rows_out *out, size_t first_head, size_t bytes) {
+/* An output as a view. */
+static snapkv_rows view_of(const snapkv_rows_out *out, size_t bytes) {
     snapkv_rows view;
     memset(&view, 0, sizeof view);
-    view.data = (unsigned char *)out->data + first_head * out->head_stride;
+    view.data = out->data;
     view.row_stride = out->row_stride;
     view.head_stride = out->head_stride;
     view.row_bytes = bytes;
@@ -883,7 +887,7 @@ static snapkv_rows view_of(const snapkv_rows_out *out, size_t first_head, size_t
 /* What is wrong with an output, whatever it is, is OUTPUT. A table names no page twice. */
 static verdict judge_output(const snapkv_rows_out *out, size_t first_head, size_t n_heads,
                             size_t n_slots, size_t bytes, size_t n_table) {
-    snapkv_rows view = view_of(out, first_head, bytes);
+    snapkv_rows view = view_of(out, bytes);
     verdict v = {0, 0};
     verdict seen = judge_view(&view, n_heads, n_slots, 0, 0, n_table);
     for (size_t i = 0; out->block_table && out->block_rows > 0 && !seen.must && i < n_slots; i++) {
@@ -1102,17 +1106,18 @@ static void fuzz_gather(input *in, const subject *s) {
     }
     guard_freeze(&kept);
 
-    /* No workspace, and of the window only its rows: sizes that ask for no more. */
-    snapkv_config policy = p->config;
+    /* Of the policy only the sharing, and no workspace. */
+    snapkv_config policy = make_config(1, 2, 1);
     snapkv_layer sizes = *layer;
-    policy.window = policy.window ? 1 : 0;
+    policy.sharing = p->config.sharing;
     sizes.head_dim = sizes.head_dim ? 1 : 0;
     if (sizes.n_kv_heads > 0 && sizes.n_query_heads % sizes.n_kv_heads == 0) {
         sizes.n_query_heads = sizes.n_query_heads ? sizes.n_kv_heads : 0;
     }
     verdict v = judge_sizes(&policy, &sizes, BYPASSING);
     int sound = !v.must;
-    int voters = layer->queries.data && has_voters(&p->config, layer, BYPASSING);
+    int voters =
+        layer->queries.data && p->config.window > 0 && has_voters(&p->config, layer, BYPASSING);
     for (int i = 0; i < (voters ? 3 : 2); i++) {
         if (!views[i]->data) {
             v.must |= BIT(SNAPKV_ERROR_NULL);
@@ -1230,7 +1235,7 @@ static void fuzz_in_place(input *in, subject *s) {
             guard_free(&kept); /* the table is too short */
             return;
         }
-        snapkv_rows view = view_of(&outs[i], m.first_head, gathered_bytes(rows[i]));
+        snapkv_rows view = view_of(&outs[i], gathered_bytes(rows[i]));
         if (judge_view(&view, m.n_heads, n_kept, 0, 0, into->n_rows).must) {
             guard_free(&kept); /* fuzz_compress() looks at those */
             return;
