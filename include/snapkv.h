@@ -337,10 +337,9 @@ SNAPKV_API snapkv_rows_out snapkv_rows_in_place(const snapkv_rows *rows);
 /* Compresses a layer: selects every set, then gathers K and V. Call it after the prefill attention
  * of the layer has used the full K and V.
  *
- *   out  kept        [set_count][kept_count]  original positions, a list per set
- *        keys_out    [heads][kept_count]      set s writes head s; PER_LAYER every K/V head
- *        values_out  likewise
- *        selections  [set_count]              NULL: not wanted
+ *   out  kept                  [set_count][kept_count]  original positions, a list per set
+ *        keys_out, values_out  [heads][kept_count]  set s writes head s; PER_LAYER every K/V head
+ *        selections            [set_count]  NULL: not wanted
  *   tmp  workspace
  *
  * A prompt shorter than the capacity is bypassed: all is kept, in order, and its queries are not
@@ -399,9 +398,8 @@ SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv
 /* Copies the rows of any list of one set, a count of its own included: opaque bytes, so quantised
  * rows survive. Reads and writes contiguous and paged views.
  *
- *   in   kept        [n_kept]  0 .. length - 1, in any order
- *   out  keys_out    head `set`, for PER_LAYER every K/V head; slots 0 .. n_kept - 1
- *        values_out  likewise
+ *   in   kept                  [n_kept]  0 .. length - 1, in any order
+ *   out  keys_out, values_out  head `set`, for PER_LAYER every K/V head; slots 0 .. n_kept - 1
  *
  * A query-head set reads source head set / G. In place (keys_out = snapkv_rows_in_place(&keys), or
  * the same with a table that starts alike) works for lists that ascend. It does not for query heads
@@ -410,20 +408,16 @@ SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv
  * buffer per head is a view with head_stride 0.
  *
  * Uses of the config the sharing, and the window and the capacity to know where Q lies. n_kept = 0
- * writes nothing. Errors: NULL, SHAPE, STRIDE, OPTION (sharing, dtype, custom row_bytes), OUTPUT, INDEX (set, kept), ALIAS (a written row overlaps a row of Q,
- * K or V, the list, or the other output). */
+ * writes nothing. Errors: NULL, SHAPE, STRIDE, OPTION (sharing, dtype, custom row_bytes), OUTPUT,
+ * INDEX (set, kept), ALIAS (a written row overlaps a row of Q, K or V, the list, or the other
+ * output). */
 SNAPKV_API snapkv_status snapkv_gather(const snapkv_config *config, const snapkv_layer *layer,
                                        size_t set, const int32_t *kept, size_t n_kept,
                                        const snapkv_rows_out *keys_out,
                                        const snapkv_rows_out *values_out);
 
-/* snapkv_select, then snapkv_gather with that list, checked as a whole before the first write:
- *
- *   out  kept        [snapkv_kept_count()]
- *        keys_out    as in snapkv_gather
- *        values_out  likewise
- *        selection   NULL: not wanted
- *   tmp  workspace */
+/* snapkv_select, then snapkv_gather with that list: the same outputs. Checks everything before the
+ * first write; errors: those of both. */
 SNAPKV_API snapkv_status snapkv_compress(const snapkv_config *config, const snapkv_layer *layer,
                                          size_t set, int32_t *kept,
                                          const snapkv_rows_out *keys_out,
@@ -737,11 +731,11 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
 
 /* ---- Lane primitives: one block per ISA, the same functions in the same order ---------------
  *
- * skv_vec holds SKV_LANES floats, skv_int as many int32. skv_fma is a * b + c, rounded once. skv_max
- * is a > b ? a : b, skv_min a < b ? a : b: the second for a NaN. skv_nearest is the integer next to
- * x, halves to even: by an instruction, or from t, x + magic rounded to float, whose bits count the
- * integers from those of magic. skv_exponent is the float whose bits are those of t shifted left by
- * 23. A mask lane is all ones or zero; skv_mask_bits has a bit of each. skv_sum_block adds the 16
+ * skv_vec holds SKV_LANES floats, skv_int as many int32. skv_fma is a * b + c, rounded once.
+ * skv_max is a > b ? a : b, skv_min a < b ? a : b: the second for a NaN. skv_nearest is the integer
+ * next to x, halves to even: by an instruction, or from t, x + magic rounded to float, whose bits
+ * count the integers from those of magic. skv_exponent is the float whose bits are those of t
+ * shifted left by 23. A mask lane is all ones or zero; skv_mask_bits has a bit of each. skv_sum_block adds the 16
  * lanes of one block: lane i to lane i + 8, then + 4, + 2, + 1. skv_max_block is the largest of
  * them; none is a NaN. */
 
@@ -1121,8 +1115,8 @@ SKV_INLINE skv_vec skv_magic_less(skv_vec m) {
  *
  * The polynomial is 2 * 2^f for |f| <= 1/2: minimax in relative error (9.1e-8, Remez; 1.53e-7 as
  * rounded here) with the constant term fixed, so that powers of whole numbers are exact. Both ends
- * meet: at 1/2 it is twice what it is at -1/2, to the bit. The factor 2^(n - m - 1) is 0 at -126: no
- * subnormal appears, whose flushing would change bits. */
+ * meet: at 1/2 it is twice what it is at -1/2, to the bit. The factor 2^(n - m - 1) is 0 at -126:
+ * no subnormal appears, whose flushing would change bits. */
 SKV_INLINE void skv_exp2_each(skv_vec *x, skv_vec magic, const int count) {
     const float coefficients[] = {0.0193425808f, 0.111014418f, 0.480444938f, 1.38629401f, 2};
     skv_vec t[SKV_BATCH], f[SKV_BATCH], p[SKV_BATCH];
@@ -1156,8 +1150,8 @@ SKV_INLINE skv_vec skv_even(skv_vec x) {
     return skv_blend(is_large, x, skv_to_float(skv_int_add(half, half)));
 }
 
-/* tanh(x); worst error 2.3 ULP. From exp(-2 |x|), a power of 2, and near 0, where that cancels, x + x^3 P(x^2)
- * (minimax on |x| <= 0.625, 4.1e-9, Remez). */
+/* tanh(x); worst error 2.3 ULP. From exp(-2 |x|), a power of 2, and near 0, where that cancels,
+ * x + x^3 P(x^2) (minimax on |x| <= 0.625, 4.1e-9, Remez). */
 SKV_INLINE skv_vec skv_tanh(skv_vec x) {
     const skv_int sign = skv_int_and(skv_bits(x), skv_int_set1((int32_t)-0x7FFFFFFF - 1));
     const skv_vec a = skv_from_bits(skv_magnitude(x));
@@ -1841,8 +1835,8 @@ SKV_NOINLINE snapkv_status skv_scan_keys(skv_scan *scan) {
 
 /* What the last pass adds to. A weight so far below the maximum of its own tile that it became 0
  * may be kept in another tile, though equal: at most 2^-125.5 beside a sum of at least 2^-1. Votes
- * add up in units of 2^-32, which makes 2^-92.5 of it, onto SKV_GROUND, whose half ulp is 2^-90: the
- * difference rounds away, and so does what a subnormal could lose. From some 1e-29 up votes are
+ * add up in units of 2^-32, which makes 2^-92.5 of it, onto SKV_GROUND, whose half ulp is 2^-90:
+ * the difference rounds away, and so does what a subnormal could lose. From some 1e-29 up votes are
  * exact to rounding. */
 #define SKV_UNIT   4294967296.0f           /* 2^32 */
 #define SKV_GROUND 1.3552527156068805e-20f /* 2^-66, in each of the SKV_BLOCK lanes */
@@ -1905,7 +1899,7 @@ SKV_NOINLINE void skv_sum_votes(skv_scan *scan, size_t head, float *votes, float
             const skv_vec decay =
                 skv_power(skv_sub(skv_load(tile_max + lane), skv_load(final_max + lane)));
             const skv_int used = skv_int_gt(skv_bits(sum), skv_int_set1(0));
-            /* No sum is below 1/2, the least weight of a maximum; a lane that sees nothing has 0. */
+            /* No sum is below 1/2, the least weight of a maximum; a lane that sees nothing: 0. */
             const skv_vec divisor = skv_max(sum, skv_set1(0.25f));
             const skv_vec factor = skv_div(skv_mul(decay, skv_set1(SKV_UNIT)), divisor);
             skv_store(scan->factors + lane, skv_blend(used, factor, skv_set1(0.0f)));
