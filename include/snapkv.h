@@ -320,12 +320,10 @@ SNAPKV_API const char *snapkv_status_string(snapkv_status status);
 
 /* --- Views --- */
 
-/* A contiguous [head][row][dim] of n_rows rows per head. Custom rows have no size of their own: set
- * row_stride, head_stride, row_bytes and decode afterwards. */
+/* A contiguous [head][row][dim], n_rows rows a head, or [row][head][dim]. Custom rows have no size
+ * of their own: set row_stride, head_stride, row_bytes and decode afterwards. */
 SNAPKV_API snapkv_rows snapkv_rows_by_head(const void *data, snapkv_dtype dtype, size_t n_rows,
                                            size_t head_dim);
-
-/* A contiguous [row][head][dim]; else as above. */
 SNAPKV_API snapkv_rows snapkv_rows_by_position(const void *data, snapkv_dtype dtype,
                                                size_t n_heads, size_t head_dim);
 
@@ -368,12 +366,10 @@ SNAPKV_API size_t snapkv_set_count(const snapkv_config *config, const snapkv_lay
  * and a policy that snapkv_check refuses. */
 SNAPKV_API size_t snapkv_kept_count(const snapkv_config *config, size_t length);
 
-/* Bytes for the fastest run: about 4 W L per query head of a K/V head (of one, per query head) and
- * 12 L. 0: invalid; what only a selection needs (capacity, kernel) is not looked at. */
+/* The workspace in bytes. Size: for the fastest run, some 12 L, and 4 W L for each query head of a
+ * K/V head (for one, where lists are per query head). Min: without the W x L part, in about twice
+ * the time. Anything between is used in full. 0: invalid; capacity and kernel don't count. */
 SNAPKV_API size_t snapkv_workspace_size(const snapkv_config *config, const snapkv_layer *layer);
-
-/* Bytes for the slowest run, about twice the time: no W x L buffer. 0: invalid. A size between the
- * two is used in full. */
 SNAPKV_API size_t snapkv_workspace_min(const snapkv_config *config, const snapkv_layer *layer);
 
 /* --- One set of a layer --- */
@@ -388,8 +384,8 @@ SNAPKV_API size_t snapkv_workspace_min(const snapkv_config *config, const snapkv
  *   tmp  workspace
  *
  * A prompt shorter than the capacity is bypassed: all is kept, scores stay as they are, coverage is
- * 1. Errors: those of snapkv_check, INDEX (set), WORKSPACE, ALIAS (also an
- * output inside Q, K or V), NOT_FINITE. */
+ * 1. Errors: those of snapkv_check, INDEX (set), WORKSPACE, ALIAS (an output inside Q, K or V too),
+ * NOT_FINITE. */
 SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv_layer *layer,
                                        size_t set, int32_t *kept, float *scores,
                                        snapkv_selection *selection, void *workspace,
@@ -540,14 +536,11 @@ SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kep
 
 /* --- What was saved, and what was lost --- */
 
-/* The bytes of a cache with `generated` tokens appended after the prompt. Errors: NULL, SHAPE (also
- * a number beyond 64 bits), WINDOW, CAPACITY, KERNEL, OPTION. */
+/* The bytes of a cache with `generated` tokens appended after the prompt; the second for lists with
+ * counts of their own, [batch][n_layers][set_count]. Errors: NULL, SHAPE (also a number beyond 64
+ * bits), WINDOW, CAPACITY, KERNEL, OPTION, INDEX (a count above length). */
 SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapkv_model *model,
                                         size_t length, size_t generated, snapkv_ledger *ledger);
-
-/* The same where each list has a count of its own, as snapkv_allocate decides.
- *
- *   in   counts  [batch][n_layers][set_count]  positions kept; INDEX: above length */
 SNAPKV_API snapkv_status snapkv_account_lists(const snapkv_config *config,
                                               const snapkv_model *model, size_t length,
                                               size_t generated, const size_t *counts,
@@ -580,17 +573,14 @@ SNAPKV_API float snapkv_error_bound(float mass, float value_norm_max);
 /* After the prompt: nothing generated. All zero where snapkv_kept_count is 0. */
 SNAPKV_API snapkv_cursor snapkv_cursor_start(const snapkv_config *config, size_t length);
 
-/* prompt_length + generated: the position that RoPE rotates the next token by. 0 for NULL. */
+/* Where the next token goes: RoPE rotates it by prompt_length + generated, and its K/V row lies in
+ * slot prompt_kept + generated. 0 for NULL. */
 SNAPKV_API size_t snapkv_next_position(const snapkv_cursor *cursor);
-
-/* prompt_kept + generated: the slot that the next token's K/V row goes to. 0 for NULL. */
 SNAPKV_API size_t snapkv_next_slot(const snapkv_cursor *cursor);
 
-/* n_tokens more have their K/V in the cache. Errors: NULL, SHAPE (overflow). */
+/* n_tokens more have their K/V in the cache, or the last n_tokens are taken back (speculative
+ * decoding). Errors: NULL, SHAPE (overflow), INDEX (more taken back than were generated). */
 SNAPKV_API snapkv_status snapkv_append(snapkv_cursor *cursor, size_t n_tokens);
-
-/* The last n_tokens are taken back (speculative decoding). Errors: NULL, INDEX (more than were
- * generated). */
 SNAPKV_API snapkv_status snapkv_rewind(snapkv_cursor *cursor, size_t n_tokens);
 
 /* The logical position of a slot. `kept` [prompt_kept] is needed for a prompt's slot only. Errors:
@@ -735,9 +725,9 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
  * skv_max is a > b ? a : b, skv_min a < b ? a : b: the second for a NaN. skv_nearest is the integer
  * next to x, halves to even: by an instruction, or from t, x + magic rounded to float, whose bits
  * count the integers from those of magic. skv_exponent is the float whose bits are those of t
- * shifted left by 23. A mask lane is all ones or zero; skv_mask_bits has a bit of each. skv_sum_block adds the 16
- * lanes of one block: lane i to lane i + 8, then + 4, + 2, + 1. skv_max_block is the largest of
- * them; none is a NaN. */
+ * shifted left by 23. A mask lane is all ones or zero; skv_mask_bits has a bit of each.
+ * skv_sum_block adds the 16 lanes of one block: lane i to lane i + 8, then + 4, + 2, + 1.
+ * skv_max_block is the largest of them; none is a NaN. */
 
 #if SNAPKV_ISA == SNAPKV_ISA_AVX512
 
@@ -1865,7 +1855,7 @@ SKV_INLINE void skv_add_weights(const skv_scan *scan, const float *weights, size
                 }
             }
         }
-        sums[k] = (skv_sum_block(sum) - SKV_BLOCK * SKV_GROUND) * (1 / SKV_UNIT);
+        sums[k] = (skv_sum_block(sum) - (float)SKV_BLOCK * SKV_GROUND) * (1 / SKV_UNIT);
         if (by_max) {
             votes[k] = (skv_max_block(peak) - SKV_GROUND) * (1 / SKV_UNIT);
         }
