@@ -267,6 +267,8 @@ typedef struct snapkv_layer {
     const int32_t *key_positions;   /* [length] ascending: the position that each row holds, where a
                                        cache that was compressed before has gaps; NULL: row i is
                                        position i. Kept lists and votes go by row. */
+    size_t         first_row;       /* the row of the prompt that K begins with, where a worker of
+                                       snapkv_part_* holds only a part; elsewhere 0 */
 } snapkv_layer;
 
 typedef struct snapkv_selection {
@@ -280,6 +282,11 @@ typedef struct snapkv_list {
     const float *scores; /* [n] */
     size_t       n;
 } snapkv_list;
+
+/* What one voter's softmax knows of a part's keys. Plain data, to be sent. */
+typedef struct snapkv_statistic {
+    float max, sum; /* an even upper bound of the logits, in base 2, and their weights beside it */
+} snapkv_statistic;
 
 typedef struct snapkv_model {
     size_t batch, n_layers, n_query_heads, n_kv_heads, head_dim;
@@ -533,6 +540,62 @@ SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kep
                                                size_t src_stride, size_t n_columns,
                                                size_t element_size, size_t n_rows, void *dst,
                                                size_t dst_stride);
+
+/* --- One prompt, many workers: threads, or machines that hold a part each --- */
+
+/* Parts of SNAPKV_PART positions, counted from 0; the last may be shorter. */
+SNAPKV_API size_t snapkv_part_count(size_t length);
+
+/* Bytes of a worker's workspace: with all weights of n_parts parts kept, and the smallest. 0:
+ * invalid. */
+SNAPKV_API size_t snapkv_part_workspace_size(const snapkv_config *config,
+                                             const snapkv_layer *layer, size_t n_parts);
+SNAPKV_API size_t snapkv_part_workspace_min(const snapkv_config *config,
+                                            const snapkv_layer *layer);
+
+/* First step of a worker: how its keys, those of n_parts parts from first_part on, enter the
+ * softmax. The layer describes the whole prompt; K may begin with layer->first_row, a multiple of
+ * SNAPKV_PART.
+ *
+ *   in   group       a K/V head and its G query heads; with PER_QUERY_HEAD one query head: G is 1
+ *   out  statistics  [n_parts][G][window]
+ *   tmp  workspace   kept for snapkv_part_vote, no logit is computed twice
+ *
+ * n_parts = 0 writes nothing and needs no K. Errors: those of snapkv_vote, INDEX (group; parts that
+ * are not there). NOT_FINITE leaves the statistics undefined. */
+SNAPKV_API snapkv_status snapkv_part_observe(const snapkv_config *config,
+                                             const snapkv_layer *layer, size_t group,
+                                             size_t first_part, size_t n_parts,
+                                             snapkv_statistic *statistics, void *workspace,
+                                             size_t workspace_size);
+
+/* Second step: the votes of the same parts, with the bits of snapkv_vote over the whole prompt.
+ *
+ *   in   statistics  [snapkv_part_count()][G][window]  of all parts, in order
+ *        observed    1: the workspace is as snapkv_part_observe left it in the call of these parts;
+ *                    0: compute the logits again
+ *   out  votes       [G] rows, `stride` floats apart, of the positions that compete in these parts
+ *        sums        with SNAPKV_VOTE_MAX the summed votes likewise; else not used
+ *
+ * Joined in order they go on as ever: snapkv_part_score, then snapkv_keep, or snapkv_allocate with
+ * a list per worker. Errors: as above, NOT_FINITE (a statistic). */
+SNAPKV_API snapkv_status snapkv_part_vote(const snapkv_config *config, const snapkv_layer *layer,
+                                          size_t group, size_t first_part, size_t n_parts,
+                                          const snapkv_statistic *statistics, int observed,
+                                          float *votes, float *sums, size_t stride,
+                                          void *workspace, size_t workspace_size);
+
+/* Pools the votes of a set's heads and reduces them: snapkv_score from its votes.
+ *
+ *   in   votes   [n_heads] rows, `stride` floats apart, of n positions; those within half a kernel
+ *        sums    of a worker's border need its neighbour's votes. sums: likewise, or the votes
+ *   out  scores  [n]
+ *        mean    [n]  the votes for snapkv_coverage; NULL: not wanted, and sums not looked at
+ *
+ * Errors: NULL, SHAPE, KERNEL, OPTION, STRIDE, ALIAS, NOT_FINITE. */
+SNAPKV_API snapkv_status snapkv_part_score(const snapkv_config *config, size_t n_heads, size_t n,
+                                           const float *votes, const float *sums, size_t stride,
+                                           float *scores, float *mean);
 
 /* --- What was saved, and what was lost --- */
 
@@ -1245,7 +1308,10 @@ typedef struct skv_scan {
     size_t first_head, n_heads; /* query heads that share each key tile while it is in cache */
     size_t n_queries;    /* per head: the window, or 1 */
     size_t n_lanes;      /* n_queries, in whole blocks */
-    size_t n_votes;      /* first rows whose weights are asked for */
+    size_t first_row;    /* rows of the prompt that are scanned: 0 .. length - 1, or some parts */
+    size_t end_row;
+    size_t n_votes;      /* the rows before this one have their weights asked for */
+    size_t n_scored;     /* rows that votes, sums, scores and total_votes have room for */
     int by_max;          /* the votes are the largest weights; sums besides */
     size_t first_tile;   /* first tile that a query sees: a span hides what lies before, */
     size_t end_tile;     /* and behind the last query's position none sees any */
@@ -1261,10 +1327,10 @@ typedef struct skv_scan {
     float *total_max;    /* [n_heads][n_lanes] of the parts before it */
     float *total_sum;    /* [n_heads][n_lanes]; 0 in lanes that see nothing */
     float *factors;      /* [n_lanes] */
-    float *votes;        /* [length] of one head */
-    float *sums;         /* [length] of one head; the votes themselves unless by_max */
-    float *scores;       /* [length] pooled and reduced */
-    float *total_votes;  /* [length] sums, added over the heads of a set */
+    float *votes;        /* [n_scored] of one head */
+    float *sums;         /* [n_scored] of one head; the votes themselves unless by_max */
+    float *scores;       /* [n_scored] pooled and reduced */
+    float *total_votes;  /* [n_scored] sums, added over the heads of a set */
     float *stored;       /* [n_stored][n_heads][SKV_TILE + 1][n_lanes]: weights, then the maximum */
 } skv_scan;
 
@@ -1293,7 +1359,7 @@ SKV_INLINE int32_t *skv_take_ints(skv_arena *arena, size_t count) {
 
 /* Places what every run needs, behind which the weights are kept. Returns its bytes. */
 SKV_NOINLINE size_t skv_lay_out(skv_scan *scan, char *base) {
-    const size_t length = scan->layer->length, n_lanes = scan->n_lanes;
+    const size_t n_scored = scan->n_scored, n_lanes = scan->n_lanes;
     const size_t head_lanes = skv_size_mul(scan->n_heads, n_lanes);
     const size_t pitch = skv_round_up(scan->layer->head_dim, SKV_BLOCK);
     skv_arena arena;
@@ -1310,10 +1376,10 @@ SKV_NOINLINE size_t skv_lay_out(skv_scan *scan, char *base) {
     scan->total_max = skv_take_floats(&arena, head_lanes);
     scan->total_sum = skv_take_floats(&arena, head_lanes);
     scan->factors = skv_take_floats(&arena, n_lanes);
-    scan->votes = skv_take_floats(&arena, length);
-    scan->sums = scan->by_max ? skv_take_floats(&arena, length) : scan->votes;
-    scan->scores = skv_take_floats(&arena, length);
-    scan->total_votes = skv_take_floats(&arena, length);
+    scan->votes = skv_take_floats(&arena, n_scored);
+    scan->sums = scan->by_max ? skv_take_floats(&arena, n_scored) : scan->votes;
+    scan->scores = skv_take_floats(&arena, n_scored);
+    scan->total_votes = skv_take_floats(&arena, n_scored);
     scan->stored = skv_take_floats(&arena, 0);
     return arena.used;
 }
@@ -1378,7 +1444,14 @@ SKV_NOINLINE skv_scan skv_make_scan(const snapkv_layer *layer, size_t n_heads, s
                           ? skv_first_seen(layer, layer->length - n_queries) / SKV_TILE
                           : 0;
     scan.end_tile = skv_tiles(layer->length);
+    scan.end_row = scan.n_scored = layer->length;
     return scan;
+}
+
+/* Tiles whose weights are needed again, from first_tile on. */
+SKV_INLINE size_t skv_vote_tiles(const skv_scan *scan) {
+    const size_t end = skv_size_min(skv_tiles(scan->n_votes), scan->end_tile);
+    return end > scan->first_tile ? end - scan->first_tile : 0;
 }
 
 /* Bytes of a workspace: the smallest, and that in which all weights are kept. */
@@ -1387,8 +1460,7 @@ SKV_INLINE size_t skv_scan_min(skv_scan scan) {
 }
 
 SKV_INLINE size_t skv_scan_size(skv_scan scan) {
-    const size_t tiles = skv_tiles(scan.n_votes);
-    const size_t kept = tiles > scan.first_tile ? tiles - scan.first_tile : 0;
+    const size_t kept = skv_vote_tiles(&scan);
     const size_t floats = skv_size_mul(kept, skv_size_mul(scan.n_heads, skv_stored_floats(&scan)));
     return skv_size_add(skv_scan_min(scan), skv_size_mul(floats, sizeof(float)));
 }
@@ -1409,8 +1481,12 @@ SKV_NOINLINE void skv_place_queries(skv_scan *scan, const int32_t *positions) {
         }
     }
     /* Positions ascend, and so do the ends of what is seen. */
-    scan->end_tile = skv_tiles((size_t)(scan->last[scan->n_queries - 1] + 1));
-    scan->first_tile = skv_size_min((size_t)scan->first[0] / SKV_TILE, scan->end_tile);
+    const size_t seen_tiles = skv_tiles((size_t)(scan->last[scan->n_queries - 1] + 1));
+    const size_t unseen_tiles = (size_t)scan->first[0] / SKV_TILE;
+    scan->end_tile = skv_size_min(seen_tiles, skv_tiles(scan->end_row));
+    scan->first_tile = unseen_tiles > scan->first_row / SKV_TILE ? unseen_tiles
+                                                                 : scan->first_row / SKV_TILE;
+    scan->first_tile = skv_size_min(scan->first_tile, scan->end_tile);
 }
 
 /* Lays a scan out in a workspace of at least skv_scan_min(). */
@@ -1421,9 +1497,8 @@ SKV_NOINLINE void skv_start_scan(skv_scan *scan, size_t first_head, const int32_
     const size_t tile_bytes = scan->n_heads * skv_stored_floats(scan) * sizeof(float);
     scan->first_head = first_head;
     skv_place_queries(scan, positions);
-    const size_t wanted = skv_size_min(skv_tiles(scan->n_votes), scan->end_tile);
-    scan->n_stored = wanted > scan->first_tile ? wanted - scan->first_tile : 0;
-    scan->n_stored = skv_size_min(scan->n_stored, (workspace_size - pad - fixed) / tile_bytes);
+    scan->n_stored =
+        skv_size_min(skv_vote_tiles(scan), (workspace_size - pad - fixed) / tile_bytes);
 }
 
 /* Reads the queries of the scan's heads, scales them, and turns them so that lanes are queries.
@@ -1519,7 +1594,7 @@ SKV_NOINLINE void skv_dot_one(const skv_dot *dot) {
 typedef struct skv_keys {
     const char *rows;
     size_t stride; /* bytes */
-    size_t first;  /* row of the view */
+    size_t first;  /* row of the prompt */
     size_t count;
     size_t kv_head;
     size_t ahead; /* how many keys on to prefetch */
@@ -1534,19 +1609,20 @@ static inline skv_keys skv_load_keys(const skv_scan *scan, size_t tile) {
     const snapkv_rows *rows = &layer->keys;
     skv_keys keys;
     keys.first = tile * SKV_TILE;
-    keys.count = skv_size_min(layer->length - keys.first, SKV_TILE);
+    keys.count = skv_size_min(scan->end_row - keys.first, SKV_TILE);
     keys.kv_head = scan->first_head / (layer->n_query_heads / layer->n_kv_heads);
+    const size_t first = keys.first - layer->first_row; /* of the view */
     const int one_block =
-        !rows->block_table || keys.first % rows->block_rows + keys.count <= rows->block_rows;
+        !rows->block_table || first % rows->block_rows + keys.count <= rows->block_rows;
     if (rows->dtype == SNAPKV_F32 && one_block) {
-        keys.rows = skv_row(rows, keys.kv_head, keys.first);
+        keys.rows = skv_row(rows, keys.kv_head, first);
         keys.stride = rows->row_stride;
         keys.ahead = SKV_KEYS_AHEAD;
         return keys;
     }
     const size_t pitch = skv_round_up(layer->head_dim, SKV_BLOCK);
     for (size_t k = 0; k < keys.count; k++) {
-        skv_decode_row(rows, keys.kv_head, keys.first + k, layer->head_dim,
+        skv_decode_row(rows, keys.kv_head, first + k, layer->head_dim,
                        scan->key_rows + k * pitch);
     }
     keys.rows = (const char *)scan->key_rows;
@@ -1570,9 +1646,9 @@ static inline void skv_logits(const skv_scan *scan, size_t head, const skv_keys 
         /* Behind the last key the register tile repeats it: there is room for those logits. */
         for (size_t i = 0; i < SKV_TILE_KEYS; i++) {
             const size_t j = skv_size_min(k + i, keys->count - 1);
-            const size_t next = skv_size_min(keys->first + j + keys->ahead, layer->length - 1);
+            const size_t next = skv_size_min(keys->first + j + keys->ahead, scan->end_row - 1);
             dot.keys[i] = (const float *)(const void *)(keys->rows + j * keys->stride);
-            dot.ahead[i] = skv_row(&layer->keys, keys->kv_head, next);
+            dot.ahead[i] = skv_row(&layer->keys, keys->kv_head, next - layer->first_row);
         }
         for (size_t v = 0; v < n_vecs;) {
             const size_t step = v + SKV_TILE_VECS <= n_vecs ? SKV_TILE_VECS : 1;
@@ -1769,21 +1845,27 @@ SKV_INLINE void skv_merge(float *total_max, float *total_sum, skv_vec m, skv_vec
     skv_store(total_sum, skv_fma(skv_load(total_sum), skv_power(skv_sub(old, all)), sum));
 }
 
-/* Ends a part: its statistics join those of the parts before, and begin afresh. */
-static inline void skv_merge_part(skv_scan *scan) {
-    for (size_t i = 0; i < scan->n_heads * scan->n_lanes; i += SKV_LANES) {
-        skv_merge(scan->total_max + i, scan->total_sum + i, skv_load(scan->part_max + i),
-                  skv_load(scan->part_sum + i));
-        skv_store(scan->part_max + i, skv_set1(SKV_LOWEST));
-        skv_store(scan->part_sum + i, skv_set1(0.0f));
+SKV_NOINLINE void skv_start_part(skv_scan *scan) {
+    for (size_t i = 0; i < scan->n_heads * scan->n_lanes; i++) {
+        scan->part_max[i] = SKV_LOWEST;
+        scan->part_sum[i] = 0.0f;
     }
 }
 
-/* The first pass: the softmax statistics of every head, and the weights of as many tiles as the
- * workspace keeps. */
-SKV_NOINLINE snapkv_status skv_scan_keys(skv_scan *scan) {
+/* Ends a part: its statistics join those of the parts before, and begin afresh. */
+SKV_NOINLINE void skv_merge_part(skv_scan *scan) {
+    for (size_t i = 0; i < scan->n_heads * scan->n_lanes; i += SKV_LANES) {
+        skv_merge(scan->total_max + i, scan->total_sum + i, skv_load(scan->part_max + i),
+                  skv_load(scan->part_sum + i));
+    }
+    skv_start_part(scan);
+}
+
+/* The first pass over the tiles of one part: the softmax statistics of every head, and the weights
+ * of as many tiles as the workspace keeps. Returns whether a logit isn't finite. */
+SKV_NOINLINE int skv_scan_tiles(skv_scan *scan, size_t first_tile, size_t end_tile) {
     int not_finite = 0;
-    for (size_t tile = scan->first_tile; tile < scan->end_tile; tile++) {
+    for (size_t tile = first_tile; tile < end_tile; tile++) {
         const skv_keys keys = skv_load_keys(scan, tile);
         const int keep = tile - scan->first_tile < scan->n_stored;
         for (size_t head = 0; head < scan->n_heads; head++) {
@@ -1796,15 +1878,17 @@ SKV_NOINLINE snapkv_status skv_scan_keys(skv_scan *scan) {
                 memcpy(weights + SKV_TILE * scan->n_lanes, m, scan->n_lanes * sizeof(float));
             }
         }
-        if ((tile + 1) % SKV_PART_TILES == 0 || tile + 1 == scan->end_tile) {
-            skv_merge_part(scan);
-        }
     }
+    return not_finite;
+}
+
+/* Behind the last part: the sinks, a part of their own. */
+SKV_NOINLINE void skv_merge_sinks(skv_scan *scan) {
+    const float *sinks = scan->layer->sink_logits;
     for (size_t head = 0; head < scan->n_heads; head++) {
         float *total_max = scan->total_max + head * scan->n_lanes;
         float *total_sum = scan->total_sum + head * scan->n_lanes;
-        const float *sinks = scan->layer->sink_logits;
-        if (sinks) { /* a part of its own, behind the last */
+        if (sinks) {
             skv_vec sink = skv_set1(skv_base_2(sinks[scan->first_head + head]));
             const skv_vec m = skv_even(sink);
             const skv_weigher weigher = skv_make_weigher(m);
@@ -1818,6 +1902,18 @@ SKV_NOINLINE snapkv_status skv_scan_keys(skv_scan *scan) {
             total_sum[lane] = 0.0f; /* unused lanes weigh nothing */
         }
     }
+}
+
+/* The first pass over a whole prompt, part by part. */
+SKV_NOINLINE snapkv_status skv_scan_keys(skv_scan *scan) {
+    int not_finite = 0;
+    for (size_t tile = scan->first_tile; tile < scan->end_tile;) {
+        const size_t end = (tile / SKV_PART_TILES + 1) * SKV_PART_TILES;
+        not_finite |= skv_scan_tiles(scan, tile, skv_size_min(end, scan->end_tile));
+        skv_merge_part(scan);
+        tile = end;
+    }
+    skv_merge_sinks(scan);
     return not_finite ? SNAPKV_ERROR_NOT_FINITE : SNAPKV_OK;
 }
 
@@ -1862,16 +1958,18 @@ SKV_INLINE void skv_add_weights(const skv_scan *scan, const float *weights, size
     }
 }
 
-/* The last pass of one head. Tiles that were not kept are computed again, with the final maximum
- * from the start: the same numbers but for a power of two, which their factor lacks. */
+/* The last pass of one head: votes and sums of the rows from first_row on. Tiles that were not kept
+ * are computed again, with the final maximum from the start: the same numbers but for a power of
+ * two, which their factor lacks. */
 SKV_NOINLINE void skv_sum_votes(skv_scan *scan, size_t head, float *votes, float *sums) {
     const size_t n_lanes = scan->n_lanes, n_votes = scan->n_votes;
     float *final_max = scan->total_max + head * n_lanes;
     const float *final_sum = scan->total_sum + head * n_lanes;
-    const size_t end_tile = skv_size_min(skv_tiles(n_votes), scan->end_tile);
-    if (scan->first_tile > 0 || end_tile < skv_tiles(n_votes)) { /* what no query sees */
-        memset(votes, 0, n_votes * sizeof(float));
-        memset(sums, 0, n_votes * sizeof(float));
+    const size_t end_tile = scan->first_tile + skv_vote_tiles(scan);
+    if (scan->first_tile * SKV_TILE > scan->first_row || end_tile < skv_tiles(n_votes)) {
+        const size_t bytes = (n_votes - scan->first_row) * sizeof(float); /* what no query sees */
+        memset(votes, 0, bytes);
+        memset(sums, 0, bytes);
     }
     for (size_t tile = scan->first_tile; tile < end_tile; tile++) {
         const float *weights = scan->tile, *tile_max = final_max;
@@ -1894,7 +1992,8 @@ SKV_NOINLINE void skv_sum_votes(skv_scan *scan, size_t head, float *votes, float
             const skv_vec factor = skv_div(skv_mul(decay, skv_set1(SKV_UNIT)), divisor);
             skv_store(scan->factors + lane, skv_blend(used, factor, skv_set1(0.0f)));
         }
-        const size_t first = tile * SKV_TILE, count = skv_size_min(n_votes - first, SKV_TILE);
+        const size_t first = tile * SKV_TILE - scan->first_row;
+        const size_t count = skv_size_min(n_votes - tile * SKV_TILE, SKV_TILE);
         if (scan->by_max) {
             skv_add_weights(scan, weights, count, votes + first, sums + first, 1);
         } else {
@@ -1947,22 +2046,33 @@ SKV_INLINE void skv_store_inside(float *out, size_t n, size_t j, skv_vec a) {
     }
 }
 
-/* Pools the votes of a query head into the scores of its set, and adds its sums to the total. */
-SKV_NOINLINE void skv_add_head(const skv_scan *scan, const snapkv_config *config, int is_first) {
-    const float *votes = scan->votes, *sums = scan->sums;
-    float *scores = scan->scores, *total = scan->total_votes;
-    const size_t n = scan->n_votes;
+/* Pools n votes of a query head into the scores of its set, and adds its sums to the total. */
+SKV_NOINLINE void skv_add_head(const snapkv_config *config, size_t n, const float *votes,
+                               const float *sums, int is_first, float *scores, float *total) {
     for (size_t j = 0; j < n; j += SKV_LANES) {
         skv_vec pooled = skv_pool_lanes(votes, n, config->kernel_size, config->pooling, j);
-        skv_vec sum = skv_load_inside(sums, n, (ptrdiff_t)j, 0.0f);
         if (!is_first) {
             const skv_vec score = skv_load_inside(scores, n, (ptrdiff_t)j, 0.0f);
             pooled = config->reduce == SNAPKV_REDUCE_MAX ? skv_max(pooled, score)
                                                          : skv_add(score, pooled);
-            sum = skv_add(skv_load_inside(total, n, (ptrdiff_t)j, 0.0f), sum);
         }
         skv_store_inside(scores, n, j, pooled);
-        skv_store_inside(total, n, j, sum);
+        if (total) {
+            skv_vec sum = skv_load_inside(sums, n, (ptrdiff_t)j, 0.0f);
+            sum = is_first ? sum : skv_add(skv_load_inside(total, n, (ptrdiff_t)j, 0.0f), sum);
+            skv_store_inside(total, n, j, sum);
+        }
+    }
+}
+
+/* Ends a set: the means over its heads. Of one head it is itself. */
+SKV_NOINLINE void skv_end_heads(const snapkv_config *config, size_t n, size_t n_heads,
+                                float *scores, float *total) {
+    for (size_t j = 0; n_heads > 1 && config->reduce == SNAPKV_REDUCE_MEAN && j < n; j++) {
+        scores[j] /= (float)n_heads;
+    }
+    for (size_t j = 0; n_heads > 1 && total && j < n; j++) {
+        total[j] /= (float)n_heads;
     }
 }
 
@@ -2470,6 +2580,7 @@ SKV_NOINLINE void skv_move_columns_4(const int32_t *kept, size_t n_kept, const c
     RULE(SKV_SPAN_AND_CHUNK, OPTION, "layer.chunk: set together with span")                        \
     RULE(SKV_SINK_LOGITS, OPTION, "layer.sink_logits: not finite")                                 \
     RULE(SKV_ALIBI_SLOPES, OPTION, "layer.alibi_slopes: not finite")                               \
+    RULE(SKV_FIRST_ROW, INDEX, "layer.first_row: not 0; only for snapkv_part_*")                   \
     RULE(SKV_QUERY_POSITIONS, INDEX, "layer.query_positions: negative or descending")              \
     RULE(SKV_KEY_POSITIONS, INDEX, "layer.key_positions: negative or not ascending")
 
@@ -2668,6 +2779,7 @@ enum {
     SKV_FOR_VOTES = 1,     /* a position that competes */
     SKV_FOR_SCORES = 2,    /* pooling and reduction */
     SKV_FOR_SELECTION = 4, /* capacity and order */
+    SKV_FOR_PARTS = 16,    /* of the keys only some parts are there */
     SKV_BYPASSES = 8       /* a prompt shorter than the capacity needs no window */
 };
 
@@ -2747,10 +2859,14 @@ SKV_NOINLINE int skv_check_sizes(const snapkv_config *config, const snapkv_layer
         return SKV_LONG_WINDOW;
     }
     SKV_OBEY(skv_check_policy(config, needs));
+    if (layer->first_row && !(needs & SKV_FOR_PARTS)) {
+        return SKV_FIRST_ROW;
+    }
     if (needs & SKV_FOR_VOTES && skv_prefix(config, layer->length) == 0) {
         return SKV_NO_PREFIX;
     }
-    const size_t bytes = skv_scan_size(skv_set_scan(config, layer));
+    const skv_scan scan = skv_set_scan(config, layer);
+    const size_t bytes = needs & SKV_FOR_PARTS ? skv_scan_min(scan) : skv_scan_size(scan);
     return bytes >= PTRDIFF_MAX ? SKV_LARGE_WORKSPACE : 0;
 }
 
@@ -2770,14 +2886,14 @@ SKV_INLINE int skv_check_dtype(const snapkv_rows *rows) {
 }
 
 /* A view that a gather moves, and that is read as numbers or not. */
-SKV_NOINLINE int skv_check_moved(const snapkv_rows *rows, const snapkv_layer *layer,
+SKV_NOINLINE int skv_check_moved(const snapkv_rows *rows, const snapkv_layer *layer, size_t n_rows,
                                  int as_numbers) {
     SKV_OBEY(skv_check_data(rows, 0));
     SKV_OBEY(skv_check_dtype(rows));
     if (skv_row_bytes(rows, layer->head_dim) == 0) {
         return SKV_ROW_BYTES;
     }
-    return skv_check_rows(rows, layer->n_kv_heads, layer->length, layer->head_dim, as_numbers);
+    return skv_check_rows(rows, layer->n_kv_heads, n_rows, layer->head_dim, as_numbers);
 }
 
 /* The rule with the view that breaks it. */
@@ -2817,9 +2933,10 @@ SKV_NOINLINE int skv_check_attention(const snapkv_layer *layer) {
     return layer->span && layer->chunk ? SKV_SPAN_AND_CHUNK : 0;
 }
 
-/* Everything that a scan of the layer reads, in the order NULL, sizes, options, strides. */
-SKV_NOINLINE int skv_check_layer(const snapkv_config *config, const snapkv_layer *layer,
-                                 int needs) {
+/* Everything that a scan of the layer reads, in the order NULL, sizes, options, strides. Of K and V
+ * n_rows are there. */
+SKV_NOINLINE int skv_check_scanned(const snapkv_config *config, const snapkv_layer *layer,
+                                   int needs, size_t n_rows) {
     if (!config) {
         return SKV_CONFIG_NULL;
     }
@@ -2831,12 +2948,16 @@ SKV_NOINLINE int skv_check_layer(const snapkv_config *config, const snapkv_layer
     if (has_voters) {
         SKV_OBEY(skv_in_view(skv_check_data(queries, 1), SKV_QUERIES));
     }
-    SKV_OBEY(skv_in_view(skv_check_data(keys, 1), SKV_KEYS));
+    if (n_rows > 0) {
+        SKV_OBEY(skv_in_view(skv_check_data(keys, 1), SKV_KEYS));
+    }
     SKV_OBEY(skv_check_sizes(config, layer, needs));
     if (has_voters) {
         SKV_OBEY(skv_in_view(skv_check_dtype(queries), SKV_QUERIES));
     }
-    SKV_OBEY(skv_in_view(skv_check_dtype(keys), SKV_KEYS));
+    if (n_rows > 0) {
+        SKV_OBEY(skv_in_view(skv_check_dtype(keys), SKV_KEYS));
+    }
     SKV_OBEY(skv_check_attention(layer));
     if (has_voters) {
         SKV_OBEY(skv_in_view(skv_check_rows(queries, layer->n_query_heads, config->window,
@@ -2845,8 +2966,10 @@ SKV_NOINLINE int skv_check_layer(const snapkv_config *config, const snapkv_layer
             return SKV_QUERY_POSITIONS;
         }
     }
-    SKV_OBEY(skv_in_view(skv_check_rows(keys, layer->n_kv_heads, layer->length, layer->head_dim, 1),
-                         SKV_KEYS));
+    if (n_rows > 0) {
+        SKV_OBEY(skv_in_view(skv_check_rows(keys, layer->n_kv_heads, n_rows, layer->head_dim, 1),
+                             SKV_KEYS));
+    }
     if (!skv_positions_ascend(layer->key_positions, layer->length, 1)) {
         return SKV_KEY_POSITIONS;
     }
@@ -2858,16 +2981,24 @@ SKV_NOINLINE int skv_check_layer(const snapkv_config *config, const snapkv_layer
         return SKV_ALIBI_SLOPES;
     }
     /* Only moved, but no output may lie there. */
-    return layer->values.data ? skv_in_view(skv_check_moved(&layer->values, layer, 0), SKV_VALUES)
-                              : 0;
+    return layer->values.data && n_rows > 0
+               ? skv_in_view(skv_check_moved(&layer->values, layer, n_rows, 0), SKV_VALUES)
+               : 0;
 }
+
+SKV_INLINE int skv_check_layer(const snapkv_config *config, const snapkv_layer *layer, int needs) {
+    return skv_check_scanned(config, layer, needs, layer ? layer->length : 0);
+}
+
 
 enum { SKV_FOR_LAYER = SKV_FOR_SCORES | SKV_FOR_SELECTION | SKV_BYPASSES };
 
 /* What snapkv_check looks at. */
 SKV_NOINLINE int skv_find_broken(const snapkv_config *config, const snapkv_layer *layer) {
     SKV_OBEY(skv_check_layer(config, layer, SKV_FOR_LAYER));
-    return layer->values.data ? skv_in_view(skv_check_moved(&layer->keys, layer, 1), SKV_KEYS) : 0;
+    return !layer->values.data
+               ? 0
+               : skv_in_view(skv_check_moved(&layer->keys, layer, layer->length, 1), SKV_KEYS);
 }
 
 /* What snapkv_compress asks of the policy and the layer. */
@@ -3330,15 +3461,11 @@ SKV_NOINLINE snapkv_status skv_score_set(skv_scan *scan, const snapkv_config *co
         SKV_TRY(skv_scan_keys(scan));
         for (size_t i = 0; i < scan->n_heads; i++) {
             skv_sum_votes(scan, i, scan->votes, scan->sums);
-            skv_add_head(scan, config, head + i == first);
+            skv_add_head(config, scan->n_votes, scan->votes, scan->sums, head + i == first,
+                         scan->scores, scan->total_votes);
         }
     }
-    for (size_t j = 0; n_heads > 1 && j < scan->n_votes; j++) { /* of one head it is itself */
-        if (config->reduce == SNAPKV_REDUCE_MEAN) {
-            scan->scores[j] /= (float)n_heads;
-        }
-        scan->total_votes[j] /= (float)n_heads;
-    }
+    skv_end_heads(config, scan->n_votes, n_heads, scan->scores, scan->total_votes);
     return SNAPKV_OK;
 }
 
@@ -3592,14 +3719,15 @@ SNAPKV_API snapkv_status snapkv_gather(const snapkv_config *config, const snapkv
     if ((unsigned)config->sharing > SNAPKV_PER_LAYER) {
         return SNAPKV_ERROR_OPTION;
     }
-    SKV_TRY(skv_status(skv_check_moved(&layer->keys, layer, 1)));
-    SKV_TRY(skv_status(skv_check_moved(&layer->values, layer, 0)));
+    SKV_TRY(skv_status(skv_check_moved(&layer->keys, layer, layer->length, 1)));
+    SKV_TRY(skv_status(skv_check_moved(&layer->values, layer, layer->length, 0)));
     if (skv_holds_voters(config, layer, SKV_BYPASSES)) {
         SKV_TRY(skv_status(skv_check_dtype(&layer->queries)));
         SKV_TRY(skv_status(skv_check_rows(&layer->queries, layer->n_query_heads, config->window,
                                           layer->head_dim, 1)));
     }
-    if (set >= skv_set_count(config, layer) || !skv_indices_inside(kept, n_kept, layer->length)) {
+    if (layer->first_row != 0 || set >= skv_set_count(config, layer) ||
+        !skv_indices_inside(kept, n_kept, layer->length)) {
         return SNAPKV_ERROR_INDEX;
     }
     if (n_kept == 0) {
@@ -3809,6 +3937,223 @@ SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_l
     skv_pack_queries(&scan, &layer->queries, query_head);
     SKV_TRY(skv_scan_keys(&scan));
     skv_sum_votes(&scan, 0, votes, scan.by_max ? scan.sums : votes);
+    return SNAPKV_OK;
+}
+
+SNAPKV_API size_t snapkv_part_count(size_t length) {
+    return length / SNAPKV_PART + (length % SNAPKV_PART != 0);
+}
+
+/* A worker's scan of the parts first_part .. first_part + n_parts - 1. */
+SKV_NOINLINE skv_scan skv_part_scan(const snapkv_config *config, const snapkv_layer *layer,
+                                    size_t first_part, size_t n_parts) {
+    skv_scan scan = skv_set_scan(config, layer);
+    const size_t end_part = skv_size_add(first_part, n_parts);
+    scan.first_row = skv_size_min(skv_size_mul(first_part, SNAPKV_PART), layer->length);
+    scan.end_row = skv_size_min(skv_size_mul(end_part, SNAPKV_PART), layer->length);
+    scan.n_votes = skv_size_min(scan.n_votes, scan.end_row);
+    scan.n_scored = 0;
+    scan.first_tile = scan.first_row / SKV_TILE;
+    scan.end_tile = skv_tiles(scan.end_row);
+    return scan;
+}
+
+SNAPKV_API size_t snapkv_part_workspace_size(const snapkv_config *config,
+                                             const snapkv_layer *layer, size_t n_parts) {
+    if (skv_check_sizes(config, layer, SKV_FOR_VOTES | SKV_FOR_PARTS)) {
+        return 0;
+    }
+    const size_t bytes = skv_scan_size(skv_part_scan(config, layer, 0, n_parts));
+    return bytes >= PTRDIFF_MAX ? 0 : bytes;
+}
+
+SNAPKV_API size_t snapkv_part_workspace_min(const snapkv_config *config,
+                                            const snapkv_layer *layer) {
+    if (skv_check_sizes(config, layer, SKV_FOR_VOTES | SKV_FOR_PARTS)) {
+        return 0;
+    }
+    return skv_scan_min(skv_part_scan(config, layer, 0, 0));
+}
+
+/* A part's statistics as they leave a worker, and as they come back. Both return those of the next
+ * part. */
+SKV_NOINLINE snapkv_statistic *skv_write_statistics(skv_scan *scan, snapkv_statistic *next) {
+    for (size_t head = 0; head < scan->n_heads; head++) {
+        for (size_t i = 0; i < scan->n_queries; i++, next++) {
+            next->max = scan->part_max[head * scan->n_lanes + i];
+            next->sum = scan->part_sum[head * scan->n_lanes + i];
+        }
+    }
+    skv_start_part(scan);
+    return next;
+}
+
+SKV_NOINLINE const snapkv_statistic *skv_read_statistics(skv_scan *scan,
+                                                         const snapkv_statistic *next) {
+    for (size_t head = 0; head < scan->n_heads; head++) {
+        for (size_t i = 0; i < scan->n_queries; i++, next++) {
+            scan->part_max[head * scan->n_lanes + i] = next->max;
+            scan->part_sum[head * scan->n_lanes + i] = next->sum;
+        }
+    }
+    return next;
+}
+
+/* The votes of n_heads heads, as a region. */
+SKV_INLINE skv_region skv_head_rows(const float *votes, size_t n_heads, size_t n, size_t stride) {
+    skv_region rows = skv_area(votes, n * sizeof *votes);
+    rows.n_rows = rows.n_rows ? n_heads : 0;
+    rows.stride = stride * sizeof *votes;
+    return rows;
+}
+
+/* What both steps of a worker ask. areas[0] is set to the workspace; the others are outputs. */
+SKV_NOINLINE snapkv_status skv_check_part(const snapkv_config *config, const snapkv_layer *layer,
+                                          size_t group, size_t first_part, size_t n_parts,
+                                          skv_region *areas, size_t n_areas, void *workspace,
+                                          size_t workspace_size) {
+    const int needs = SKV_FOR_VOTES | SKV_FOR_PARTS;
+    SKV_TRY(skv_status(skv_check_sizes(config, layer, needs)));
+    const skv_scan scan = skv_part_scan(config, layer, first_part, n_parts);
+    const size_t n_all = snapkv_part_count(layer->length);
+    const size_t n_groups = layer->n_query_heads / scan.n_heads;
+    const size_t first_row = layer->first_row;
+    const int are_there = first_row % SNAPKV_PART == 0 && first_row <= scan.first_row;
+    const size_t n_rows = n_parts > 0 && are_there ? scan.end_row - first_row : 0;
+    SKV_TRY(skv_status(skv_check_scanned(config, layer, needs, n_rows)));
+    if (group >= n_groups || first_part > n_all || n_parts > n_all - first_part ||
+        (n_parts > 0 && !are_there)) {
+        return SNAPKV_ERROR_INDEX;
+    }
+    SKV_TRY(skv_check_workspace(&scan, workspace, workspace_size));
+    snapkv_layer part = *layer;
+    part.length = n_rows;
+    areas[0] = skv_area(workspace, workspace_size);
+    return skv_areas_clash(areas, n_areas, config, &part, needs) ? SNAPKV_ERROR_ALIAS : SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_part_observe(const snapkv_config *config,
+                                             const snapkv_layer *layer, size_t group,
+                                             size_t first_part, size_t n_parts,
+                                             snapkv_statistic *statistics, void *workspace,
+                                             size_t workspace_size) {
+    if (!config || !layer || !workspace || (!statistics && n_parts > 0)) {
+        return SNAPKV_ERROR_NULL;
+    }
+    SKV_TRY(skv_status(skv_check_sizes(config, layer, SKV_FOR_VOTES | SKV_FOR_PARTS)));
+    skv_scan scan = skv_part_scan(config, layer, first_part, n_parts);
+    const size_t per_part = skv_size_mul(scan.n_heads, scan.n_queries);
+    skv_region areas[2];
+    areas[1] = skv_area(statistics, skv_size_mul(skv_size_mul(n_parts, per_part),
+                                                 sizeof *statistics));
+    SKV_TRY(skv_check_part(config, layer, group, first_part, n_parts, areas, 2, workspace,
+                           workspace_size));
+    if (n_parts == 0) {
+        return SNAPKV_OK;
+    }
+    const size_t first_head = group * scan.n_heads;
+    int not_finite = 0;
+    skv_start_scan(&scan, first_head, layer->query_positions, workspace, workspace_size);
+    skv_pack_queries(&scan, &layer->queries, first_head);
+    for (size_t part = first_part; part < first_part + n_parts; part++) {
+        const size_t first = part * SKV_PART_TILES, end = first + SKV_PART_TILES;
+        not_finite |= skv_scan_tiles(&scan, first > scan.first_tile ? first : scan.first_tile,
+                                     skv_size_min(end, scan.end_tile));
+        statistics = skv_write_statistics(&scan, statistics);
+    }
+    return not_finite ? SNAPKV_ERROR_NOT_FINITE : SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_part_vote(const snapkv_config *config, const snapkv_layer *layer,
+                                          size_t group, size_t first_part, size_t n_parts,
+                                          const snapkv_statistic *statistics, int observed,
+                                          float *votes, float *sums, size_t stride,
+                                          void *workspace, size_t workspace_size) {
+    if (!config || !layer || !workspace || !statistics || (!votes && n_parts > 0) ||
+        (!sums && n_parts > 0 && config->voting == SNAPKV_VOTE_MAX)) {
+        return SNAPKV_ERROR_NULL;
+    }
+    SKV_TRY(skv_status(skv_check_sizes(config, layer, SKV_FOR_VOTES | SKV_FOR_PARTS)));
+    skv_scan scan = skv_part_scan(config, layer, first_part, n_parts);
+    const size_t n_all = snapkv_part_count(layer->length);
+    const size_t n_rows = scan.n_votes > scan.first_row ? scan.n_votes - scan.first_row : 0;
+    const size_t n_statistics = skv_size_mul(n_all, scan.n_heads * scan.n_queries);
+    const skv_region read = skv_area(statistics, skv_size_mul(n_statistics, sizeof *statistics));
+    skv_region areas[3];
+    areas[1] = skv_head_rows(votes, scan.n_heads, n_rows, stride);
+    areas[2] = skv_head_rows(scan.by_max ? sums : NULL, scan.n_heads, n_rows, stride);
+    if (scan.n_heads > 1 && (stride < n_rows || stride > PTRDIFF_MAX / sizeof *votes)) {
+        return SNAPKV_ERROR_OUTPUT;
+    }
+    SKV_TRY(skv_check_part(config, layer, group, first_part, n_parts, areas, 3, workspace,
+                           workspace_size));
+    for (int i = 0; i < 3; i++) {
+        if (skv_regions_overlap(&areas[i], &read)) {
+            return SNAPKV_ERROR_ALIAS;
+        }
+    }
+    for (size_t i = 0; i < n_statistics; i++) {
+        if (!skv_is_finite(statistics[i].max) || !skv_is_amount(statistics[i].sum)) {
+            return SNAPKV_ERROR_NOT_FINITE;
+        }
+    }
+    if (n_rows == 0) {
+        return SNAPKV_OK;
+    }
+    const size_t first_head = group * scan.n_heads;
+    skv_start_scan(&scan, first_head, layer->query_positions, workspace, workspace_size);
+    skv_pack_queries(&scan, &layer->queries, first_head);
+    scan.n_stored = observed ? scan.n_stored : 0;
+    for (size_t part = 0; part < n_all; part++) {
+        statistics = skv_read_statistics(&scan, statistics);
+        skv_merge_part(&scan);
+    }
+    skv_merge_sinks(&scan);
+    for (size_t head = 0; head < scan.n_heads; head++) {
+        float *out = votes + head * stride;
+        skv_sum_votes(&scan, head, out, scan.by_max ? sums + head * stride : out);
+    }
+    return SNAPKV_OK;
+}
+
+SNAPKV_API snapkv_status snapkv_part_score(const snapkv_config *config, size_t n_heads, size_t n,
+                                           const float *votes, const float *sums, size_t stride,
+                                           float *scores, float *mean) {
+    if (!config || !votes || !scores || (mean && !sums)) {
+        return SNAPKV_ERROR_NULL;
+    }
+    if (n_heads == 0 || n == 0 || n > INT32_MAX ||
+        skv_extent(1, 0, n_heads, stride, n) >= PTRDIFF_MAX / sizeof *votes) {
+        return SNAPKV_ERROR_SHAPE;
+    }
+    SKV_TRY(skv_status(skv_check_policy(config, SKV_FOR_SCORES)));
+    if (n_heads > 1 && stride < n) {
+        return SNAPKV_ERROR_STRIDE;
+    }
+    skv_region in[2], out[2];
+    in[0] = skv_head_rows(votes, n_heads, n, stride);
+    in[1] = skv_head_rows(mean ? sums : NULL, n_heads, n, stride);
+    out[0] = skv_area(scores, n * sizeof *scores);
+    out[1] = skv_area(mean, n * sizeof *mean);
+    if (skv_regions_overlap(&out[0], &out[1])) {
+        return SNAPKV_ERROR_ALIAS;
+    }
+    for (int i = 0; i < 4; i++) {
+        if (skv_regions_overlap(&in[i / 2], &out[i % 2])) {
+            return SNAPKV_ERROR_ALIAS;
+        }
+    }
+    for (size_t head = 0; head < n_heads; head++) {
+        if (!skv_all_finite(votes + head * stride, n) ||
+            (mean && !skv_all_finite(sums + head * stride, n))) {
+            return SNAPKV_ERROR_NOT_FINITE;
+        }
+    }
+    for (size_t head = 0; head < n_heads; head++) {
+        skv_add_head(config, n, votes + head * stride, mean ? sums + head * stride : NULL,
+                     head == 0, scores, mean);
+    }
+    skv_end_heads(config, n, n_heads, scores, mean);
     return SNAPKV_OK;
 }
 

@@ -15,6 +15,7 @@ size_t use_everything(snapkv_config *config, snapkv_layer *layer, int32_t *kept,
                       snapkv_model *model, snapkv_ledger *ledger, snapkv_cursor *cursor) {
     size_t sum = 0;
     size_t position = 0;
+    snapkv_statistic statistics[1] = {{0, 0}};
     size_t counts[2] = {0, 0};
     const snapkv_list lists[2] = {{numbers, size}, {numbers + size, size}};
     *config = snapkv_default_config();
@@ -41,6 +42,12 @@ size_t use_everything(snapkv_config *config, snapkv_layer *layer, int32_t *kept,
     sum += (size_t)snapkv_gather_columns(kept, 5, memory, size, size, 2, 8, out->data, 16);
     sum += (size_t)snapkv_select(config, layer, 0, kept, numbers, selection, memory, size);
     sum += (size_t)snapkv_compress(config, layer, 0, kept, out, out + 1, selection, memory, size);
+    sum += snapkv_part_count(size) + snapkv_part_workspace_size(config, layer, 2);
+    sum += snapkv_part_workspace_min(config, layer);
+    sum += (size_t)snapkv_part_observe(config, layer, 0, 0, 1, statistics, memory, size);
+    sum += (size_t)snapkv_part_vote(config, layer, 0, 0, 1, statistics, 1, numbers, NULL, size,
+                                    memory, size);
+    sum += (size_t)snapkv_part_score(config, 2, size, numbers, numbers, size, numbers + size, NULL);
     sum += (size_t)snapkv_account(config, model, size, 5, ledger);
     sum += (size_t)snapkv_account_lists(config, model, size, 5, counts, ledger);
     sum += (size_t)snapkv_retained_mass(config, layer, 0, numbers, size, kept, 5, numbers, memory,
