@@ -326,7 +326,6 @@ SNAPKV_API snapkv_config snapkv_official_config(void);
 SNAPKV_API const char *snapkv_status_string(snapkv_status status);
 
 /* --- Views --- */
-
 /* A contiguous [head][row][dim], n_rows rows a head, or [row][head][dim]. Custom rows have no size
  * of their own: set row_stride, head_stride, row_bytes and decode afterwards. */
 SNAPKV_API snapkv_rows snapkv_rows_by_head(const void *data, snapkv_dtype dtype, size_t n_rows,
@@ -338,7 +337,6 @@ SNAPKV_API snapkv_rows snapkv_rows_by_position(const void *data, snapkv_dtype dt
 SNAPKV_API snapkv_rows_out snapkv_rows_in_place(const snapkv_rows *rows);
 
 /* --- A layer --- */
-
 /* Compresses a layer: selects every set, then gathers K and V. Call it after the prefill attention
  * of the layer has used the full K and V.
  *
@@ -349,7 +347,6 @@ SNAPKV_API snapkv_rows_out snapkv_rows_in_place(const snapkv_rows *rows);
  *
  * A prompt shorter than the capacity is bypassed: all is kept, in order, and its queries are not
  * looked at. In place works as in snapkv_gather.
- *
  * Errors: those of snapkv_select and snapkv_gather. No row moves before every set is selected: on
  * any error the caches are as they were. NOT_FINITE leaves kept and selections undefined. */
 SNAPKV_API snapkv_status snapkv_compress_layer(
@@ -361,8 +358,7 @@ SNAPKV_API snapkv_status snapkv_compress_layer(
  * ALIAS and NOT_FINITE. Values are checked where values.data is not NULL. */
 SNAPKV_API snapkv_status snapkv_check(const snapkv_config *config, const snapkv_layer *layer);
 
-/* The same in words: NULL where snapkv_check says OK, else the field and the broken rule, such as
- * "config.kernel_size: even". A constant text. */
+/* The same in words: NULL where that is OK, else a constant text, "config.kernel_size: even". */
 SNAPKV_API const char *snapkv_explain(const snapkv_config *config, const snapkv_layer *layer);
 
 /* Lists per layer under config->sharing; 0: invalid. Like the workspace sizes below it needs only
@@ -380,7 +376,6 @@ SNAPKV_API size_t snapkv_workspace_size(const snapkv_config *config, const snapk
 SNAPKV_API size_t snapkv_workspace_min(const snapkv_config *config, const snapkv_layer *layer);
 
 /* --- One set of a layer --- */
-
 /* Chooses the positions that one set keeps. Reads Q and K, changes neither. It is snapkv_score,
  * then snapkv_keep of capacity - n_sink - R, then snapkv_coverage.
  *
@@ -393,10 +388,9 @@ SNAPKV_API size_t snapkv_workspace_min(const snapkv_config *config, const snapkv
  * A prompt shorter than the capacity is bypassed: all is kept, scores stay as they are, coverage is
  * 1. Errors: those of snapkv_check, INDEX (set), WORKSPACE, ALIAS (an output inside Q, K or V too),
  * NOT_FINITE. */
-SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv_layer *layer,
-                                       size_t set, int32_t *kept, float *scores,
-                                       snapkv_selection *selection, void *workspace,
-                                       size_t workspace_size);
+SNAPKV_API snapkv_status snapkv_select(
+    const snapkv_config *config, const snapkv_layer *layer, size_t set, int32_t *kept,
+    float *scores, snapkv_selection *selection, void *workspace, size_t workspace_size);
 
 /* Copies the rows of any list of one set, a count of its own included: opaque bytes, so quantised
  * rows survive. Reads and writes contiguous and paged views.
@@ -412,24 +406,19 @@ SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv
  *
  * Uses of the config the sharing, and the window and the capacity to know where Q lies. n_kept = 0
  * writes nothing. Errors: NULL, SHAPE, STRIDE, OPTION (sharing, dtype, custom row_bytes), OUTPUT,
- * INDEX (set, kept), ALIAS (a written row overlaps a row of Q, K or V, the list, or the other
- * output). */
-SNAPKV_API snapkv_status snapkv_gather(const snapkv_config *config, const snapkv_layer *layer,
-                                       size_t set, const int32_t *kept, size_t n_kept,
-                                       const snapkv_rows_out *keys_out,
-                                       const snapkv_rows_out *values_out);
+ * INDEX (set, kept), ALIAS (a written row in Q, K, V, the list or the other output). */
+SNAPKV_API snapkv_status snapkv_gather(
+    const snapkv_config *config, const snapkv_layer *layer, size_t set, const int32_t *kept,
+    size_t n_kept, const snapkv_rows_out *keys_out, const snapkv_rows_out *values_out);
 
 /* snapkv_select, then snapkv_gather with that list: the same outputs. Checks everything before the
  * first write; errors: those of both. */
-SNAPKV_API snapkv_status snapkv_compress(const snapkv_config *config, const snapkv_layer *layer,
-                                         size_t set, int32_t *kept,
-                                         const snapkv_rows_out *keys_out,
-                                         const snapkv_rows_out *values_out,
-                                         snapkv_selection *selection, void *workspace,
-                                         size_t workspace_size);
+SNAPKV_API snapkv_status snapkv_compress(
+    const snapkv_config *config, const snapkv_layer *layer, size_t set, int32_t *kept,
+    const snapkv_rows_out *keys_out, const snapkv_rows_out *values_out, snapkv_selection *selection,
+    void *workspace, size_t workspace_size);
 
 /* --- Selection in steps: hold the scores of many lists, decide the counts, keep --- */
-
 /* The scores that one set ranks its positions by, pinned ones included.
  *
  *   out  scores  [length - R]  pooled, and reduced over the query heads of the set
@@ -444,9 +433,8 @@ SNAPKV_API snapkv_status snapkv_score(const snapkv_config *config, const snapkv_
 
 /* The list of the pinned positions, the n_best highest scores behind them, and the recent ones.
  *
- *   in   scores  [length - R]               finite
- *   out  kept    [n_sink + n_best + R]      in config->order
- *
+ *   in   scores  [length - R]           finite
+ *   out  kept    [n_sink + n_best + R]  in config->order
  * Errors: NULL, SHAPE, WINDOW (R above length), CAPACITY (n_sink + n_best + R above length), OPTION
  * (order), ALIAS, NOT_FINITE. */
 SNAPKV_API snapkv_status snapkv_keep(const snapkv_config *config, size_t length,
@@ -457,7 +445,6 @@ SNAPKV_API snapkv_status snapkv_keep(const snapkv_config *config, size_t length,
  *   in   votes     [length - R]  of snapkv_score, finite
  *        kept      [n_kept]      in any order; a position listed twice counts once
  *   out  coverage  0 .. 1
- *
  * Errors: NULL, SHAPE, WINDOW, INDEX (kept), ALIAS, NOT_FINITE. */
 SNAPKV_API snapkv_status snapkv_coverage(const snapkv_config *config, size_t length,
                                          const float *votes, const int32_t *kept, size_t n_kept,
@@ -470,14 +457,12 @@ SNAPKV_API snapkv_status snapkv_coverage(const snapkv_config *config, size_t len
  *
  *   in   lists   [n_lists]  finite scores, without pinned positions: scores + n_sink; may be empty
  *   out  counts  [n_lists]  they add up to min(budget, all scores)
- *
  * Errors: NULL, SHAPE (no lists, n above INT32_MAX, overflow), CAPACITY (n_lists * least above
  * budget), ALIAS, NOT_FINITE. */
 SNAPKV_API snapkv_status snapkv_allocate(const snapkv_list *lists, size_t n_lists, size_t budget,
                                          size_t least, size_t *counts);
 
 /* --- Building blocks: one head, each usable alone --- */
-
 /* Votes of one query head: how much the window's queries attend to each position that competes.
  *
  *   out  votes      [length - R]  over the window's softmax weights: their sum, 0 .. window, or the
@@ -499,19 +484,16 @@ SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_l
  *
  *   in   votes   [n]  finite; a sum beyond float, which no votes of a window reach, is infinite
  *   out  scores  [n]
- *
  * Errors: NULL, SHAPE (n is 0 or above INT32_MAX), KERNEL, OPTION, ALIAS, NOT_FINITE. */
 SNAPKV_API snapkv_status snapkv_pool(const float *votes, size_t n, size_t kernel_size,
                                      snapkv_pooling pooling, float *scores);
 
 /* The k highest scores, ties to the lower position, +0 and -0 tied. Linear in n by position;
- * sorting by score adds k log k.
+ * sorting by score adds k log k. k = 0 writes nothing.
  *
  *   in   scores   [n]  finite
  *   out  indices  [k]
- *
- * k = 0 writes nothing. Errors: NULL, SHAPE (n is 0 or above INT32_MAX, k > n), OPTION, ALIAS,
- * NOT_FINITE. */
+ * Errors: NULL, SHAPE (n is 0 or above INT32_MAX, k > n), OPTION, ALIAS, NOT_FINITE. */
 SNAPKV_API snapkv_status snapkv_top_k(const float *scores, size_t n, size_t k, snapkv_order order,
                                       int32_t *indices);
 
@@ -536,22 +518,17 @@ SNAPKV_API snapkv_status snapkv_gather_rows(const int32_t *kept, size_t n_kept, 
  *
  * In place (dst is src, equal strides) works when kept ascends; any other overlap is ALIAS. Errors
  * as above, a row being n_columns elements in src and n_kept in dst. */
-SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kept, const void *src,
-                                               size_t src_stride, size_t n_columns,
-                                               size_t element_size, size_t n_rows, void *dst,
-                                               size_t dst_stride);
+SNAPKV_API snapkv_status snapkv_gather_columns(
+    const int32_t *kept, size_t n_kept, const void *src, size_t src_stride, size_t n_columns,
+    size_t element_size, size_t n_rows, void *dst, size_t dst_stride);
 
 /* --- One prompt, many workers: threads, or machines that hold a part each --- */
-
-/* Parts of SNAPKV_PART positions, counted from 0; the last may be shorter. */
+/* Parts of SNAPKV_PART positions, counted from 0, the last maybe shorter; bytes of the workspace of
+ * a worker that keeps all weights of n_parts parts, and of the smallest. 0: invalid. */
 SNAPKV_API size_t snapkv_part_count(size_t length);
-
-/* Bytes of a worker's workspace: with all weights of n_parts parts kept, and the smallest. 0:
- * invalid. */
 SNAPKV_API size_t snapkv_part_workspace_size(const snapkv_config *config,
                                              const snapkv_layer *layer, size_t n_parts);
-SNAPKV_API size_t snapkv_part_workspace_min(const snapkv_config *config,
-                                            const snapkv_layer *layer);
+SNAPKV_API size_t snapkv_part_workspace_min(const snapkv_config *config, const snapkv_layer *layer);
 
 /* First step of a worker: how its keys, those of n_parts parts from first_part on, enter the
  * softmax. The layer describes the whole prompt; K may begin with layer->first_row, a multiple of
@@ -563,11 +540,9 @@ SNAPKV_API size_t snapkv_part_workspace_min(const snapkv_config *config,
  *
  * n_parts = 0 writes nothing and needs no K. Errors: those of snapkv_vote, INDEX (group; parts that
  * are not there). NOT_FINITE leaves the statistics undefined. */
-SNAPKV_API snapkv_status snapkv_part_observe(const snapkv_config *config,
-                                             const snapkv_layer *layer, size_t group,
-                                             size_t first_part, size_t n_parts,
-                                             snapkv_statistic *statistics, void *workspace,
-                                             size_t workspace_size);
+SNAPKV_API snapkv_status snapkv_part_observe(
+    const snapkv_config *config, const snapkv_layer *layer, size_t group, size_t first_part,
+    size_t n_parts, snapkv_statistic *statistics, void *workspace, size_t workspace_size);
 
 /* Second step: the votes of the same parts, with the bits of snapkv_vote over the whole prompt.
  *
@@ -579,11 +554,10 @@ SNAPKV_API snapkv_status snapkv_part_observe(const snapkv_config *config,
  *
  * Joined in order they go on as ever: snapkv_part_score, then snapkv_keep, or snapkv_allocate with
  * a list per worker. Errors: as above, NOT_FINITE (a statistic). */
-SNAPKV_API snapkv_status snapkv_part_vote(const snapkv_config *config, const snapkv_layer *layer,
-                                          size_t group, size_t first_part, size_t n_parts,
-                                          const snapkv_statistic *statistics, int observed,
-                                          float *votes, float *sums, size_t stride,
-                                          void *workspace, size_t workspace_size);
+SNAPKV_API snapkv_status snapkv_part_vote(
+    const snapkv_config *config, const snapkv_layer *layer, size_t group, size_t first_part,
+    size_t n_parts, const snapkv_statistic *statistics, int observed, float *votes, float *sums,
+    size_t stride, void *workspace, size_t workspace_size);
 
 /* Pools the votes of a set's heads and reduces them: snapkv_score from its votes.
  *
@@ -591,23 +565,20 @@ SNAPKV_API snapkv_status snapkv_part_vote(const snapkv_config *config, const sna
  *        sums    of a worker's border need its neighbour's votes. sums: likewise, or the votes
  *   out  scores  [n]
  *        mean    [n]  the votes for snapkv_coverage; NULL: not wanted, and sums not looked at
- *
  * Errors: NULL, SHAPE, KERNEL, OPTION, STRIDE, ALIAS, NOT_FINITE. */
 SNAPKV_API snapkv_status snapkv_part_score(const snapkv_config *config, size_t n_heads, size_t n,
                                            const float *votes, const float *sums, size_t stride,
                                            float *scores, float *mean);
 
 /* --- What was saved, and what was lost --- */
-
 /* The bytes of a cache with `generated` tokens appended after the prompt; the second for lists with
  * counts of their own, [batch][n_layers][set_count]. Errors: NULL, SHAPE (also a number beyond 64
  * bits), WINDOW, CAPACITY, KERNEL, OPTION, INDEX (a count above length). */
 SNAPKV_API snapkv_status snapkv_account(const snapkv_config *config, const snapkv_model *model,
                                         size_t length, size_t generated, snapkv_ledger *ledger);
-SNAPKV_API snapkv_status snapkv_account_lists(const snapkv_config *config,
-                                              const snapkv_model *model, size_t length,
-                                              size_t generated, const size_t *counts,
-                                              snapkv_ledger *ledger);
+SNAPKV_API snapkv_status snapkv_account_lists(
+    const snapkv_config *config, const snapkv_model *model, size_t length, size_t generated,
+    const size_t *counts, snapkv_ledger *ledger);
 
 /* How much of one later query's attention over the whole prompt falls on the kept positions: 1 less
  * the sum of its weights on the others. A sink logit is never evicted and counts as kept, and so
@@ -621,18 +592,16 @@ SNAPKV_API snapkv_status snapkv_account_lists(const snapkv_config *config,
  *
  * The layer's own queries are checked and not read. Errors: those of snapkv_vote, but a prompt
  * without competing positions is none; INDEX also for position and kept. */
-SNAPKV_API snapkv_status snapkv_retained_mass(const snapkv_config *config,
-                                              const snapkv_layer *layer, size_t query_head,
-                                              const float *query, size_t position,
-                                              const int32_t *kept, size_t n_kept, float *mass,
-                                              void *workspace, size_t workspace_size);
+SNAPKV_API snapkv_status snapkv_retained_mass(
+    const snapkv_config *config, const snapkv_layer *layer, size_t query_head, const float *query,
+    size_t position, const int32_t *kept, size_t n_kept, float *mass, void *workspace,
+    size_t workspace_size);
 
 /* 2 (1 - mass) value_norm_max: how far, in that norm, the attention output of that query can move
  * when the rest is evicted (triangle inequality). */
 SNAPKV_API float snapkv_error_bound(float mass, float value_norm_max);
 
 /* --- Where a compressed sequence stands --- */
-
 /* After the prompt: nothing generated. All zero where snapkv_kept_count is 0. */
 SNAPKV_API snapkv_cursor snapkv_cursor_start(const snapkv_config *config, size_t length);
 
