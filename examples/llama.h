@@ -767,8 +767,8 @@ static inline void llama_scores_free(llama_scores *s) {
     memset(s, 0, sizeof *s);
 }
 
-/* Scores every list of a prefilled cache; `queries` as in llama_compress. The config's capacity is
- * not looked at. Returns NULL or an error; then nothing is to be freed. */
+/* Scores every list of a prefilled cache; `queries` as in llama_compress. The scores are
+ * those of every capacity. Returns NULL or an error; then nothing is to be freed. */
 static inline const char *llama_score(llama_scores *s, const snapkv_config *config,
                                       const llama_model *m, const llama_cache *from,
                                       const float *queries) {

@@ -1,12 +1,17 @@
 /* recall.c: does a compressed cache still know the answer?
  *
- *     build/recall [--prompts N] [--seed N] [--svg FILE] [--check] [MODEL]
+ *     build/recall [--voting sum|max] [--recent N] [--budget head|layer|model] [--least F]
+ *                  [--prompts N] [--seed N] [--svg FILE] [--check] [MODEL]
  *
  * A small model that really recalls (examples/train_recall.py made it) reads prompts of 1024
  * tokens: noise in which 16 facts `key v1 v2 v3` are hidden, then `QUERY key`. It must answer v1 v2
  * v3. The prompt is read once, with the full cache; then that cache is cut down in every way of the
  * table and the answer is decoded from what is left. v1 comes from the prefill, so every way gets
  * it right; v2 and v3 must be read from the kept positions.
+ *
+ * The first options change the way "all together", which takes all that is known to help: the
+ * largest vote, maximum pooling, 4 recent positions instead of the window, one budget for the lists
+ * of all layers of which each keeps at least 0.2 of the average.
  *
  * --check runs fewer prompts and compares the figures with what the project promises. */
 #include <time.h>
@@ -29,31 +34,52 @@ typedef struct method {
     size_t kernel_size;
     const char *color, *dashes; /* in the plot */
     double width;
+    size_t n_recent; /* 0: the window */
+    snapkv_voting voting;
+    llama_budget budget;
+    double least;
 } method;
 
-enum { AVG_PER_QUERY_HEAD = 1, AVG_PER_KV_HEAD, MAXIMUM, NO_POOLING, N_RANDOM, N_FIRST, N_LAST };
-
-static const method METHODS[] = {
-    {"full cache", FULL, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 1, "#444444", "7 5", 1.5},
-    {"SnapKV average, per query head", SNAPKV, SNAPKV_PER_QUERY_HEAD, SNAPKV_POOL_AVG, 5, "#0072b2",
-     "none", 5},
-    {"SnapKV average, per K/V head", SNAPKV, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 5, "#56b4e9",
-     "none", 2.5},
-    {"SnapKV maximum, per query head", SNAPKV, SNAPKV_PER_QUERY_HEAD, SNAPKV_POOL_MAX, 5, "#009e73",
-     "2 4", 2.5},
-    {"SnapKV without pooling", SNAPKV, SNAPKV_PER_QUERY_HEAD, SNAPKV_POOL_AVG, 1, "#d55e00", "none",
-     2.5},
-    {"random + window", RANDOM, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 1, "#8a63b5", "none", 2},
-    {"first 4 + last", FIRST_AND_LAST, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 1, "#c9a100", "none",
-     4.5},
-    {"last C", LAST, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 1, "#999999", "none", 2},
+enum {
+    AVG_PER_QUERY_HEAD = 1,
+    AVG_PER_KV_HEAD,
+    FEW_RECENT,
+    MAXIMUM,
+    ALL_TOGETHER,
+    NO_POOLING,
+    N_RANDOM,
+    N_FIRST,
+    N_LAST
 };
+
+#define PLAIN 0, SNAPKV_VOTE_SUM, LLAMA_BUDGET_HEAD, 0 /* the article's way */
+static method METHODS[] = {
+    {"full cache", FULL, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 1, "#444444", "7 5", 1.5, PLAIN},
+    {"SnapKV average, per query head", SNAPKV, SNAPKV_PER_QUERY_HEAD, SNAPKV_POOL_AVG, 5, "#0072b2",
+     "none", 5, PLAIN},
+    {"SnapKV average, per K/V head", SNAPKV, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 5, "#56b4e9",
+     "none", 2.5, PLAIN},
+    {"the same, 4 recent", SNAPKV, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 5, "#56b4e9", "5 3", 2, 4,
+     SNAPKV_VOTE_SUM, LLAMA_BUDGET_HEAD, 0},
+    {"SnapKV maximum, per query head", SNAPKV, SNAPKV_PER_QUERY_HEAD, SNAPKV_POOL_MAX, 5, "#009e73",
+     "2 4", 2.5, PLAIN},
+    {"all together, per K/V head", SNAPKV, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_MAX, 5, "#000000",
+     "none", 3.5, 4, SNAPKV_VOTE_MAX, LLAMA_BUDGET_MODEL, 0.2},
+    {"SnapKV without pooling", SNAPKV, SNAPKV_PER_QUERY_HEAD, SNAPKV_POOL_AVG, 1, "#d55e00", "none",
+     2.5, PLAIN},
+    {"random + window", RANDOM, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 1, "#8a63b5", "none", 2,
+     PLAIN},
+    {"first 4 + last", FIRST_AND_LAST, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 1, "#c9a100", "none",
+     4.5, PLAIN},
+    {"last C", LAST, SNAPKV_PER_KV_HEAD, SNAPKV_POOL_AVG, 1, "#999999", "none", 2, PLAIN},
+};
+#undef PLAIN
 enum { N_METHODS = sizeof METHODS / sizeof METHODS[0] };
 
 /* The last is the whole prompt; some figures are given for SHOWN alone. */
-static const size_t CAPACITIES[] = {24, 32, 48, 64, 96, 128, 256, 512, LENGTH};
-static const size_t CHECK_CAPACITIES[] = {64, LENGTH, LENGTH + 1};
-enum { MAX_CAPACITIES = sizeof CAPACITIES / sizeof CAPACITIES[0], SHOWN = 64 };
+static const size_t CAPACITIES[] = {8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, LENGTH};
+static const size_t CHECK_CAPACITIES[] = {12, 16, 64, LENGTH, LENGTH + 1};
+enum { MAX_CAPACITIES = sizeof CAPACITIES / sizeof CAPACITIES[0], SHOWN = 64, FEWEST = 16 };
 
 static snapkv_config config_of(const method *how, size_t capacity) {
     snapkv_config config = snapkv_default_config();
@@ -62,7 +88,16 @@ static snapkv_config config_of(const method *how, size_t capacity) {
     config.kernel_size = how->kernel_size;
     config.pooling = how->pooling;
     config.sharing = how->sharing;
+    config.n_recent = how->n_recent;
+    config.voting = how->voting;
     return config;
+}
+
+/* Whether a way can keep so few: all but two keep recent positions anyhow, and SnapKV one more. */
+static int is_possible(const method *how, size_t capacity) {
+    const size_t n_recent = how->n_recent != 0 ? how->n_recent : WINDOW;
+    return how->way == FULL || how->way == LAST || how->way == FIRST_AND_LAST ||
+           capacity > n_recent;
 }
 
 /* What the three simple ways keep, ascending. */
@@ -97,6 +132,7 @@ typedef struct bench {
     float *votes;    /* [n_layers][n_heads][LENGTH - WINDOW] */
     float *coverage; /* [n_layers][n_heads] */
     int32_t *kept;   /* [n_layers][n_heads][LENGTH] */
+    size_t *counts;  /* [n_layers][n_heads] */
     size_t n_prompts, n_capacities;
     const size_t *capacities;
     tally tallies[N_METHODS][MAX_CAPACITIES];
@@ -115,6 +151,7 @@ static void bench_free(bench *b) {
     free(b->votes);
     free(b->coverage);
     free(b->kept);
+    free(b->counts);
     llama_free(&b->model);
 }
 
@@ -126,8 +163,9 @@ static int bench_new(bench *b) {
     b->votes = llama_floats(heads * (LENGTH - WINDOW));
     b->coverage = llama_floats(heads);
     b->kept = malloc(heads * LENGTH * sizeof *b->kept);
+    b->counts = calloc(heads, sizeof *b->counts);
     return b->queries != NULL && b->votes != NULL && b->coverage != NULL && b->kept != NULL &&
-           llama_state_new(&b->state, m, slots) &&
+           b->counts != NULL && llama_state_new(&b->state, m, slots) &&
            llama_cache_new(&b->full, m, m->n_kv_heads, slots) &&
            llama_cache_new(&b->per_kv_head, m, m->n_kv_heads, slots) &&
            llama_cache_new(&b->per_query_head, m, m->n_heads, slots);
@@ -194,7 +232,7 @@ static const char *cut_cache(bench *b, const method *how, size_t capacity, uint6
                              llama_cache **cut, tally *t) {
     const llama_model *const m = &b->model;
     const snapkv_config config = config_of(how, capacity);
-    const size_t n_kept = snapkv_kept_count(&config, LENGTH);
+    const size_t n_kept = capacity < LENGTH ? capacity : LENGTH;
     const char *error = NULL;
     if (how->way == FULL) {
         *cut = &b->full;
@@ -204,7 +242,11 @@ static const char *cut_cache(bench *b, const method *how, size_t capacity, uint6
     *cut = how->sharing == SNAPKV_PER_QUERY_HEAD ? &b->per_query_head : &b->per_kv_head;
     const double start = now();
     if (how->way == SNAPKV) {
-        error = llama_compress(&config, m, &b->full, b->queries, *cut, b->kept, b->coverage);
+        if (how->budget == LLAMA_BUDGET_HEAD)
+            error = llama_compress(&config, m, &b->full, b->queries, *cut, b->kept, b->coverage);
+        else
+            error = llama_compress_shared(&config, how->budget, how->least, m, &b->full, b->queries,
+                                          *cut, b->counts, b->kept, b->coverage);
         t->seconds += now() - start;
         const size_t n = m->n_layers * (*cut)->n_heads;
         for (size_t i = 0; i < n && error == NULL; i++)
@@ -243,6 +285,8 @@ static const char *run_prompt(bench *b, uint64_t *state) {
         for (size_t c = 0; c < b->n_capacities; c++) {
             llama_cache *cut;
             tally *const t = &b->tallies[i][c];
+            if (!is_possible(&METHODS[i], b->capacities[c]))
+                continue;
             error = cut_cache(b, &METHODS[i], b->capacities[c], state, &cut, t);
             if (error == NULL)
                 error = answer_from(b, cut, answer);
@@ -311,6 +355,8 @@ static void print_tables(const bench *b) {
         for (size_t c = 0; c < b->n_capacities; c++)
             if (METHODS[i].way == FULL && c + 1 < b->n_capacities)
                 printf("%7s", "");
+            else if (!is_possible(&METHODS[i], b->capacities[c]))
+                printf("%7s", "-");
             else
                 printf("%7.1f", percent(b, i, c));
         printf("\n");
@@ -338,6 +384,11 @@ static void print_tables(const bench *b) {
         " pooling keeps its neighbours.\n",
         SHOWN, LENGTH, percent(b, AVG_PER_QUERY_HEAD, shown), percent(b, AVG_PER_KV_HEAD, shown),
         percent(b, 0, b->n_capacities - 1), percent(b, NO_POOLING, shown));
+    const size_t least = index_of(b, FEWEST), more = index_of(b, 48);
+    printf("With all together %d of %d positions on average do what %zu do in the article's way:\n"
+           "%.1f %% and %.1f %%.\n\n",
+           FEWEST, LENGTH, b->capacities[more], percent(b, ALL_TOGETHER, least),
+           percent(b, AVG_PER_KV_HEAD, more));
 }
 
 /* ---- the plot ------------------------------------------------------------------------------- */
@@ -417,12 +468,15 @@ static int write_plot(const bench *b, const char *path) {
     plot_frame(b, f);
     for (size_t i = 0; i < N_METHODS; i++) {
         const method *const how = &METHODS[i];
+        size_t first = 0;
+        while (!is_possible(how, b->capacities[first]))
+            first++;
         fprintf(f, "<path d=\"");
-        for (size_t c = 0; c < b->n_capacities; c++)
-            fprintf(f, "%c%.1f %.1f", c == 0 ? 'M' : 'L', plot_x(b, b->capacities[c]),
+        for (size_t c = first; c < b->n_capacities; c++)
+            fprintf(f, "%c%.1f %.1f", c == first ? 'M' : 'L', plot_x(b, b->capacities[c]),
                     plot_y(percent(b, i, c)));
         plot_stroke(how, f);
-        for (size_t c = 0; c < b->n_capacities; c++)
+        for (size_t c = first; c < b->n_capacities; c++)
             plot_mark(how, f, plot_x(b, b->capacities[c]), plot_y(percent(b, i, c)));
         const double y = PLOT_TOP + 8 + 27.0 * (double)i, x = PLOT_LEFT + PLOT_WIDTH + 28;
         fprintf(f, "<path d=\"M%.1f %.1fh30", x, y);
@@ -477,6 +531,12 @@ static int check(bench *b) {
     failed += expect(kv >= 95, "SnapKV average per K/V head, at least 95", kv);
     failed += expect(unpooled <= query - 25, "without pooling, at least 25 less", unpooled);
     failed += expect(last < 15, "last C, below 15", last);
+    const double at_16 = percent(b, ALL_TOGETHER, index_of(b, 16));
+    const double at_12 = percent(b, ALL_TOGETHER, index_of(b, 12));
+    failed += expect(at_16 >= 95, "all together, 16 on average, at least 95", at_16);
+    failed += expect(at_12 >= 90, "all together, 12 on average, at least 90", at_12);
+    printf("      the article's way there, but 4 recent positions: %.1f and %.1f\n",
+           percent(b, FEW_RECENT, index_of(b, 16)), percent(b, FEW_RECENT, index_of(b, 12)));
     for (size_t c = 0; c < b->n_capacities; c++)
         for (size_t i = 0; i < N_METHODS && b->capacities[c] >= LENGTH; i++) {
             const size_t as_full = b->tallies[i][c].as_full;
@@ -503,7 +563,10 @@ typedef struct options {
 
 /* Returns NULL, or the argument that is wrong. */
 static const char *read_options(options *o, int argc, char **argv) {
+    static const char *const VOTINGS[] = {"sum", "max"}; /* in the enums' order */
+    static const char *const BUDGETS[] = {"head", "layer", "model"};
     int has_model = 0;
+    size_t index;
     for (int i = 1; i < argc; i++) {
         const char *const name = argv[i], *const value = i + 1 < argc ? argv[i + 1] : "";
         unsigned long number;
@@ -517,6 +580,18 @@ static const char *read_options(options *o, int argc, char **argv) {
             i++;
         } else if (strcmp(name, "--seed") == 0 && read_number(value, 4294967295u, &number)) {
             o->seed = number;
+            i++;
+        } else if (strcmp(name, "--voting") == 0 && read_name(value, VOTINGS, 2, &index)) {
+            METHODS[ALL_TOGETHER].voting = (snapkv_voting)index;
+            i++;
+        } else if (strcmp(name, "--budget") == 0 && read_name(value, BUDGETS, 3, &index)) {
+            METHODS[ALL_TOGETHER].budget = (llama_budget)index;
+            i++;
+        } else if (strcmp(name, "--recent") == 0 && read_number(value, WINDOW, &number)) {
+            METHODS[ALL_TOGETHER].n_recent = number;
+            i++;
+        } else if (strcmp(name, "--least") == 0 &&
+                   read_real(value, 1, &METHODS[ALL_TOGETHER].least)) {
             i++;
         } else if (strcmp(name, "--svg") == 0 && value[0] != '\0') {
             o->svg = value;
@@ -549,7 +624,9 @@ int main(int argc, char **argv) {
     options o = {"examples/recall_model.bin", "build/recall.svg", 0, 1, 0, 0};
     const char *const wrong = read_options(&o, argc, argv);
     const char *const usage =
-        "usage: recall [--prompts N] [--seed N] [--svg FILE] [--check] [MODEL]\n";
+        "usage: recall [--voting sum|max] [--recent N] [--budget head|layer|model] [--least F]\n"
+        "              [--prompts N] [--seed N] [--svg FILE] [--check] [MODEL]\n"
+        "The first line changes the way \"all together\".\n";
     if (wrong != NULL) {
         fprintf(stderr, "recall: bad argument or missing value: %s\n%s", wrong, usage);
         return EXIT_FAILURE;
@@ -566,7 +643,7 @@ int main(int argc, char **argv) {
         llama_free(&b.model);
         return EXIT_FAILURE;
     }
-    b.n_prompts = o.n_prompts != 0 ? o.n_prompts : o.check ? 100 : 200;
+    b.n_prompts = o.n_prompts != 0 ? o.n_prompts : 200;
     b.capacities = o.check ? CHECK_CAPACITIES : CAPACITIES;
     b.n_capacities = (o.check ? sizeof CHECK_CAPACITIES : sizeof CAPACITIES) / sizeof(size_t);
     if (!bench_new(&b))
