@@ -120,10 +120,14 @@ COMPILE_fast-plain := $(CC) $(CFLAGS) -O3 -ffast-math $(ISA_scalar)
 UBSAN  := -fsanitize=address,undefined -fno-sanitize-recover=all
 MEMORY := -ffp-contract=off -fsanitize=memory -fsanitize-memory-track-origins \
     -fno-sanitize-recover=all
+INTEGER := -ffp-contract=off -fsanitize=integer -fno-sanitize-recover=all \
+    -fsanitize-ignorelist=tests/unit/integer.txt
 COMPILE_gcc-native      := $(GCC) -O1 -g $(NATIVE) $(UBSAN)
 COMPILE_gcc-scalar      := $(GCC) -O1 -g $(ISA_scalar) $(UBSAN)
 COMPILE_clang-native    := $(CLANG) -O1 -g $(NATIVE) -ffp-contract=off $(UBSAN)
 COMPILE_clang-scalar    := $(CLANG) -O1 -g $(ISA_scalar) -ffp-contract=off $(UBSAN)
+COMPILE_integer-native  := $(CLANG) -O1 -g $(NATIVE) $(INTEGER)
+COMPILE_integer-scalar  := $(CLANG) -O1 -g $(ISA_scalar) $(INTEGER)
 COMPILE_memory-native   := $(CLANG) -O1 -g $(NATIVE) $(MEMORY)
 COMPILE_memory-scalar   := $(CLANG) -O1 -g $(ISA_scalar) $(MEMORY)
 COMPILE_memcheck-scalar := $(GCC) -O2 -g -DTESTS_MEMCHECK $(ISA_scalar)

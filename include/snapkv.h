@@ -406,7 +406,8 @@ SNAPKV_API snapkv_status snapkv_select(
  *
  * Uses of the config the sharing, and the window and the capacity to know where Q lies. n_kept = 0
  * writes nothing. Errors: NULL, SHAPE, STRIDE, OPTION (sharing, dtype, custom row_bytes), OUTPUT,
- * INDEX (set, kept), ALIAS (a written row in Q, K, V, the list or the other output). */
+ * INDEX (set, kept), ALIAS (a written row in Q, K, V, the list or the other output; of a
+ * page all rows count). */
 SNAPKV_API snapkv_status snapkv_gather(
     const snapkv_config *config, const snapkv_layer *layer, size_t set, const int32_t *kept,
     size_t n_kept, const snapkv_rows_out *keys_out, const snapkv_rows_out *values_out);
@@ -1010,10 +1011,10 @@ SKV_INLINE skv_int skv_int_load(const void *p) {
 }
 SKV_INLINE void skv_int_store(void *p, skv_int a) { memcpy(p, &a, sizeof a); }
 SKV_INLINE skv_int skv_int_set1(int32_t x) { SKV_MAP(skv_int, x); }
-SKV_INLINE skv_int skv_int_add(skv_int a, skv_int b) {
+SKV_WRAPS SKV_INLINE skv_int skv_int_add(skv_int a, skv_int b) {
     SKV_MAP(skv_int, (int32_t)((uint32_t)a.lane[i] + (uint32_t)b.lane[i]));
 }
-SKV_INLINE skv_int skv_int_sub(skv_int a, skv_int b) {
+SKV_WRAPS SKV_INLINE skv_int skv_int_sub(skv_int a, skv_int b) {
     SKV_MAP(skv_int, (int32_t)((uint32_t)a.lane[i] - (uint32_t)b.lane[i]));
 }
 SKV_INLINE skv_int skv_int_and(skv_int a, skv_int b) { SKV_MAP(skv_int, a.lane[i] & b.lane[i]); }
@@ -1028,7 +1029,7 @@ SKV_INLINE skv_vec skv_nearest(skv_vec x, skv_vec t, skv_vec magic) {
     (void)x;
     return skv_to_float(skv_int_sub(skv_bits(t), skv_bits(magic)));
 }
-SKV_INLINE skv_vec skv_exponent(skv_vec t) {
+SKV_WRAPS SKV_INLINE skv_vec skv_exponent(skv_vec t) {
     skv_int bits = skv_bits(t);
     SKV_UNROLL for (int i = 0; i < SKV_LANES; i++) {
         bits.lane[i] = (int32_t)((uint32_t)bits.lane[i] << 23);

@@ -5,6 +5,7 @@
 #
 #   gcc-*, clang-*   run under AddressSanitizer and UndefinedBehaviorSanitizer
 #   memory-*         under MemorySanitizer (clang)
+#   integer-*        under -fsanitize=integer (clang), the library alone
 #   memcheck-*       under valgrind
 #   fast*            are those that hold with -ffast-math
 #   large*           are the large ones, of tests/scale
@@ -34,6 +35,10 @@ plain | scalar | native) compiles $CC || skip "$CC (Debian: apt-get install gcc)
 gcc-*) compiles $GCC -fsanitize=address,undefined || skip "$GCC (Debian: apt-get install gcc)" ;;
 clang-*)
     compiles $CLANG -fsanitize=address,undefined ||
+        skip "$CLANG and its sanitizers (Debian: make tools)"
+    ;;
+integer-*)
+    compiles $CLANG -fsanitize=integer ||
         skip "$CLANG and its sanitizers (Debian: make tools)"
     ;;
 memory-*)
