@@ -145,6 +145,18 @@ refuses() { # text that the error must hold, compiler, flags
     fi
 }
 
+tells() { # how often it is said that AVX2 alone is slow, compiler, flags
+    times=$1
+    shift
+    "$@" -Iinclude -c -o "$out/o.o" tests/compile/unused.c 2>"$out/log" ||
+        fail "does not compile: $*"
+    if [ "$(grep -c '\(note\|warning\):.*AVX2 without' "$out/log")" = "$times" ]; then
+        pass
+    else
+        fail "does not say $times times that AVX2 alone is slow: $*"
+    fi
+}
+
 choices() {
     for cc in $c_compilers; do
         case $(uname -m) in
@@ -161,6 +173,37 @@ choices() {
         *) refuses 'SNAPKV_ISA_AVX2 needs -mavx2' $cc -DSNAPKV_ISA=SNAPKV_ISA_AVX2 ;;
         esac
         refuses 'SNAPKV_ISA is none of' $cc -DSNAPKV_ISA=9
+        refuses 'needs C99' $cc -std=c89
+        refuses 'needs C99' $cc -std=gnu89
+        refuses 'needs C++11' $cc -x c++ -std=c++98
+        case $(uname -m) in
+        x86_64)
+            tells 1 $cc -mavx2
+            tells 1 $cc -mavx2 -mfma
+            tells 1 $cc -mavx2 -mf16c
+            tells 0 $cc
+            tells 0 $cc -mavx2 -mfma -mf16c
+            tells 0 $cc -mavx2 $scalar
+            tells 0 $cc -mavx2 -DSNAPKV_DECLARATIONS_ONLY
+            ;;
+        esac
+        # What a build may ask for: plain static functions, and the library in one file of many.
+        for kind in 'c -std=c99' 'c++ -std=c++11'; do
+            must 'plain static functions' $cc -x $kind $warn -DSNAPKV_API=static -O2 -c \
+                -o "$out/o.o" tests/compile/all_functions.c
+            must 'plain static functions, none used' $cc -x $kind $warn -DSNAPKV_API=static -O2 -c \
+                -o "$out/o.o" tests/compile/unused.c
+            for name in here there; do
+                must 'declarations alone' $cc -x $kind $warn -DSNAPKV_DECLARATIONS_ONLY -c \
+                    -o "$out/$name.o" -Duse_everything=use_everything_$name \
+                    tests/compile/all_functions.c
+            done
+            must 'the file with the bodies' $cc -x $kind $warn -O2 -c -o "$out/library.o" \
+                tests/support/library.c
+            must 'all linked' $cc -std=c99 $warn -DSNAPKV_DECLARATIONS_ONLY -o "$out/linked" \
+                tests/compile/linked.c "$out/here.o" "$out/there.o" "$out/library.o" -lm
+            must 'all run' "$out/linked"
+        done
         # What stays defined afterwards: the options, each to a value, and nothing private.
         $cc -Iinclude -E -dM tests/compile/unused.c >"$out/log"
         for option in SNAPKV_ISA SNAPKV_API SNAPKV_SCALAR_FMA SNAPKV_MEMCPY SNAPKV_ISA_NAME; do

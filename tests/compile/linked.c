@@ -19,7 +19,8 @@ int main(void) {
         snapkv_config config = snapkv_default_config();
         snapkv_layer layer = {0};
         snapkv_selection selection;
-        snapkv_rows_out out[2] = {{moved, 0, 8}, {moved + 2048, 0, 8}};
+        snapkv_rows_out out[2] = {{moved, 0, 8, NULL, 0, 0},
+                                  {moved + 2048, 0, 8, NULL, 0, 0}};
         snapkv_model model = {1, 2, 4, 2, 8, 2};
         snapkv_ledger ledger;
         snapkv_cursor cursor;
