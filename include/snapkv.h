@@ -3998,6 +3998,7 @@ SKV_NOINLINE snapkv_status skv_check_part(const snapkv_config *config, const sna
     SKV_TRY(skv_check_workspace(&scan, workspace, workspace_size));
     snapkv_layer part = *layer;
     part.length = n_rows;
+    part.keys.data = n_rows > 0 ? part.keys.data : NULL;
     areas[0] = skv_area(workspace, workspace_size);
     return skv_areas_clash(areas, n_areas, config, &part, needs) ? SNAPKV_ERROR_ALIAS : SNAPKV_OK;
 }
