@@ -1049,7 +1049,7 @@ SKV_INLINE float skv_float_of_bits(uint32_t bits) {
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-SKV_INLINE float skv_f16_to_float(uint16_t half) {
+SKV_NOINLINE float skv_f16_to_float(uint16_t half) {
     const uint32_t sign = (uint32_t)(half & 0x8000) << 16;
     const uint32_t magnitude = half & 0x7FFF;
     if (magnitude >= 0x7C00) { /* infinity or NaN */
@@ -1140,7 +1140,7 @@ SKV_INLINE skv_vec skv_magic_less(skv_vec m) {
  * rounded here) with the constant term fixed, so that powers of whole numbers are exact. Both ends
  * meet: at 1/2 it is twice what it is at -1/2, to the bit. The factor 2^(n - m - 1) is 0 at -126:
  * no subnormal appears, whose flushing would change bits. */
-SKV_INLINE void skv_exp2_each(skv_vec *x, skv_vec magic, const int count) {
+SKV_LARGE void skv_exp2_each(skv_vec *x, skv_vec magic, const int count) {
     const float coefficients[] = {0.0193425808f, 0.111014418f, 0.480444938f, 1.38629401f, 2};
     skv_vec t[SKV_BATCH], f[SKV_BATCH], p[SKV_BATCH];
     SKV_EACH(t[i] = skv_add(x[i], magic));
@@ -1160,13 +1160,13 @@ SKV_NOINLINE skv_vec skv_exp2(skv_vec x) {
 }
 
 /* 2^n for an integer n <= 0, exactly; 0 from -127 down. */
-SKV_INLINE skv_vec skv_power(skv_vec n) {
+SKV_LARGE skv_vec skv_power(skv_vec n) {
     return skv_exponent(skv_add(skv_max(n, skv_set1(-127.0f)), skv_set1(SKV_MAGIC + 1.0f)));
 }
 
 /* The even number next to x. Adding 1.5 * 2^24 rounds to a multiple of 2; it comes back through
  * integers, since fast-math would cancel the floats. Beyond 2^23 x itself, an integer. */
-SKV_INLINE skv_vec skv_even(skv_vec x) {
+SKV_LARGE skv_vec skv_even(skv_vec x) {
     const skv_int counted = skv_bits(skv_add(x, skv_set1(25165824.0f))); /* bits 0x4BC00000 */
     const skv_int half = skv_int_sub(counted, skv_int_set1(0x4BC00000));
     const skv_int is_large = skv_int_gt(skv_magnitude(x), skv_bits(skv_set1(8388608.0f)));
@@ -1182,11 +1182,11 @@ SKV_INLINE skv_vec skv_tanh(skv_vec x) {
     const skv_vec e = skv_exp2(skv_mul(a, skv_set1(-2.88539008f))); /* -2 log2 e */
     const skv_vec large = skv_div(skv_sub(one, e), skv_add(one, e));
     const skv_vec z = skv_mul(a, a);
+    const float coefficients[] = {0.02065059f, -0.0537435f, 0.13331491f, -0.33333284f};
     skv_vec p = skv_set1(-0.00571705f);
-    p = skv_fma(p, z, skv_set1(0.02065059f));
-    p = skv_fma(p, z, skv_set1(-0.0537435f));
-    p = skv_fma(p, z, skv_set1(0.13331491f));
-    p = skv_fma(p, z, skv_set1(-0.33333284f));
+    for (int c = 0; c < 4; c++) {
+        p = skv_fma(p, z, skv_set1(coefficients[c]));
+    }
     const skv_vec near_zero = skv_fma(skv_mul(a, z), p, a);
     const skv_int is_large = skv_int_gt(skv_bits(a), skv_bits(skv_set1(0.625f)));
     return skv_from_bits(skv_int_xor(skv_bits(skv_blend(is_large, large, near_zero)), sign));
@@ -1693,7 +1693,7 @@ typedef struct skv_weigher {
     skv_vec base, least, magic;
 } skv_weigher;
 
-SKV_INLINE skv_weigher skv_make_weigher(skv_vec m) {
+SKV_LARGE skv_weigher skv_make_weigher(skv_vec m) {
     const skv_int is_large = skv_int_gt(skv_magnitude(m), skv_bits(skv_set1(2097152.0f)));
     const skv_int is_seen = skv_int_gt(skv_bits(skv_sub(m, skv_set1(SKV_LOWEST))), skv_int_set1(0));
     skv_weigher weigher;
@@ -1754,16 +1754,11 @@ SKV_INLINE skv_int skv_weigh_near(float *tile, size_t n_lanes, skv_vec m, skv_ve
 /* One softmax step of one vector of queries over a tile: logits become weights 2^(logit - m) with
  * the running maximum m, rounded to an even number, and m and the running sum go on. Returns the
  * largest magnitude of a logit, or of what one that isn't finite made of the sum. */
-SKV_INLINE skv_int skv_softmax_lanes(const skv_scan *scan, size_t head, const skv_keys *keys,
-                                     size_t lane, float *tile, float *running_max,
-                                     float *running_sum, const int is_shaped) {
-    const size_t n_lanes = scan->n_lanes;
+SKV_INLINE skv_int skv_softmax_lanes(float *tile, size_t n_lanes, float *running_max,
+                                     float *running_sum) {
     const skv_vec old = skv_load(running_max);
     skv_vec highest = skv_set1(SKV_LOWEST), lowest = skv_set1(-SKV_LOWEST), sum;
     skv_int worst = skv_int_set1(0);
-    if (is_shaped) {
-        worst = skv_shape_logits(scan, head, keys, lane, tile);
-    }
     for (size_t k = 0; k < SKV_TILE; k += SKV_BATCH) {
         SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
             const skv_vec logit = skv_load(tile + (k + i) * n_lanes);
@@ -1775,7 +1770,8 @@ SKV_INLINE skv_int skv_softmax_lanes(const skv_scan *scan, size_t head, const sk
     const skv_int is_deep = skv_int_gt(skv_bits(skv_sub(m, lowest)), skv_bits(skv_set1(120.0f)));
     const skv_int is_large = skv_int_gt(skv_magnitude(m), skv_bits(skv_set1(2097152.0f)));
     skv_store(running_max, m);
-    if (skv_mask_bits(is_deep) == 0 && skv_mask_bits(is_large) == 0) {
+    /* The scalar path, whose code is to be small, has but one of the two loops. */
+    if (SKV_BATCH > 1 && skv_mask_bits(is_deep) == 0 && skv_mask_bits(is_large) == 0) {
         worst = skv_int_max(worst, skv_weigh_near(tile, n_lanes, m, &sum));
     } else {
         float lanes[SKV_LANES];
@@ -1798,16 +1794,17 @@ static inline int skv_softmax_tile(const skv_scan *scan, size_t head, const skv_
     skv_int worst = skv_int_set1(0);
     for (size_t lane = 0; lane < n_queries; lane += SKV_LANES) {
         float *p = tile + lane, *peak = running_max + lane, *sum = running_sum + lane;
-        worst = skv_int_max(
-            worst, is_shaped ? skv_softmax_lanes(scan, head, keys, lane, p, peak, sum, 1)
-                             : skv_softmax_lanes(scan, head, keys, lane, p, peak, sum, 0));
+        if (is_shaped) {
+            worst = skv_int_max(worst, skv_shape_logits(scan, head, keys, lane, p));
+        }
+        worst = skv_int_max(worst, skv_softmax_lanes(p, scan->n_lanes, peak, sum));
     }
     return skv_any_not_finite(worst);
 }
 
 /* Merges the statistics m and sum of one vector of queries, of later keys, into total_max and
  * total_sum. Both factors are powers of two, the larger one 1. */
-SKV_INLINE void skv_merge(float *total_max, float *total_sum, skv_vec m, skv_vec sum) {
+SKV_LARGE void skv_merge(float *total_max, float *total_sum, skv_vec m, skv_vec sum) {
     const skv_vec old = skv_load(total_max);
     const skv_vec all = skv_max(m, old);
     sum = skv_mul(sum, skv_power(skv_sub(m, all)));
@@ -1898,33 +1895,47 @@ SKV_NOINLINE snapkv_status skv_scan_keys(skv_scan *scan) {
 #define SKV_GROUND 1.3552527156068805e-20f /* 2^-66, in each of the SKV_BLOCK lanes */
 
 /* The votes of `count` keys of a tile from their weights, brought to the final maximum and divided
- * by the sum: added over the queries, and the largest. by_max is a constant. */
+ * by the sum: added over the queries. */
 SKV_INLINE void skv_add_weights(const skv_scan *scan, const float *weights, size_t count,
-                                float *votes, float *sums, const int by_max) {
+                                float *sums) {
     const size_t n_lanes = scan->n_lanes;
     const size_t n_vecs = (scan->n_queries + SKV_LANES - 1) / SKV_LANES;
     for (size_t k = 0; k < count; k++) {
-        skv_vec sum[SKV_PARTS], peak[SKV_PARTS];
+        skv_vec sum[SKV_PARTS];
         SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
-            sum[i] = peak[i] = skv_set1(SKV_GROUND);
+            sum[i] = skv_set1(SKV_GROUND);
         }
         for (size_t v = 0; v < n_vecs; v += SKV_PARTS) {
             SKV_UNROLL for (size_t i = 0; i < SKV_PARTS; i++) {
                 if (v + i < n_vecs) {
                     const size_t lane = (v + i) * SKV_LANES;
-                    const skv_vec weight = skv_load(weights + k * n_lanes + lane);
-                    const skv_vec factor = skv_load(scan->factors + lane);
-                    sum[i] = skv_fma(weight, factor, sum[i]);
-                    if (by_max) {
-                        peak[i] = skv_max(skv_fma(weight, factor, skv_set1(SKV_GROUND)), peak[i]);
-                    }
+                    sum[i] = skv_fma(skv_load(weights + k * n_lanes + lane),
+                                     skv_load(scan->factors + lane), sum[i]);
                 }
             }
         }
         sums[k] = (skv_sum_block(sum) - (float)SKV_BLOCK * SKV_GROUND) * (1 / SKV_UNIT);
-        if (by_max) {
-            votes[k] = (skv_max_block(peak) - SKV_GROUND) * (1 / SKV_UNIT);
+    }
+}
+
+/* The same, but of each key the largest: SKV_GROUND is added once. */
+SKV_INLINE void skv_top_weights(const skv_scan *scan, const float *weights, size_t count,
+                                float *votes) {
+    const size_t n_lanes = scan->n_lanes;
+    const size_t n_vecs = (scan->n_queries + SKV_LANES - 1) / SKV_LANES;
+    const skv_vec ground = skv_set1(SKV_GROUND);
+    for (size_t k = 0; k < count; k++) {
+        skv_vec peak[SKV_PARTS];
+        SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
+            peak[i] = ground;
         }
+        for (size_t v = 0; v < n_vecs; v++) { /* the largest knows no order */
+            const size_t lane = v * SKV_LANES;
+            const skv_vec vote = skv_fma(skv_load(weights + k * n_lanes + lane),
+                                         skv_load(scan->factors + lane), ground);
+            peak[0] = skv_max(vote, peak[0]);
+        }
+        votes[k] = (skv_max_block(peak) - SKV_GROUND) * (1 / SKV_UNIT);
     }
 }
 
@@ -1964,10 +1975,9 @@ SKV_NOINLINE void skv_sum_votes(skv_scan *scan, size_t head, float *votes, float
         }
         const size_t first = tile * SKV_TILE - scan->first_row;
         const size_t count = skv_size_min(n_votes - tile * SKV_TILE, SKV_TILE);
+        skv_add_weights(scan, weights, count, sums + first);
         if (scan->by_max) {
-            skv_add_weights(scan, weights, count, votes + first, sums + first, 1);
-        } else {
-            skv_add_weights(scan, weights, count, votes + first, sums + first, 0);
+            skv_top_weights(scan, weights, count, votes + first);
         }
     }
 }
@@ -1975,7 +1985,7 @@ SKV_NOINLINE void skv_sum_votes(skv_scan *scan, size_t head, float *votes, float
 /* ---- Pooling and reduction ------------------------------------------------------------------- */
 
 /* votes[p .. p + SKV_LANES - 1], with `fill` in place of what lies outside 0 .. n - 1. */
-SKV_INLINE skv_vec skv_load_inside(const float *votes, size_t n, ptrdiff_t p, float fill) {
+SKV_LARGE skv_vec skv_load_inside(const float *votes, size_t n, ptrdiff_t p, float fill) {
     if (p >= 0 && (size_t)p + SKV_LANES <= n) {
         return skv_load(votes + p);
     }
@@ -2141,7 +2151,7 @@ SKV_LARGE uint32_t skv_codes_in(const float *scores, size_t n, size_t j, int32_t
         return found;
     }
     const skv_int under = skv_int_set1(low - 1), over = skv_int_set1(high + 1);
-    SKV_UNROLL for (int i = 0; i < SKV_GROUP; i += SKV_LANES) {
+    for (int i = 0; i < SKV_GROUP; i += SKV_LANES) {
         const skv_int code = skv_code_from(skv_load(scores + j + i), low);
         const skv_int inside = skv_int_and(skv_int_gt(code, under), skv_int_gt(over, code));
         found |= (uint32_t)skv_mask_bits(inside) << i;
@@ -3031,7 +3041,7 @@ typedef struct skv_region {
     int32_t lowest, highest;        /* blocks */
 } skv_region;
 
-SKV_INLINE skv_region skv_area(const void *data, size_t bytes) {
+SKV_NOINLINE skv_region skv_area(const void *data, size_t bytes) {
     skv_region area;
     memset(&area, 0, sizeof area);
     area.data = (uintptr_t)data;
