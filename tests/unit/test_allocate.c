@@ -121,6 +121,29 @@ static void test_misleading_samples(void **state) {
     free(scores);
 }
 
+/* Two neighbours among the floats: where the samples see the lower one alone, and the higher. */
+static void test_misleading_neighbours(void **state) {
+    (void)state;
+    enum { N = 1 << 18 };
+    const float pair[2] = {1.0f, nextafterf(1.0f, 2.0f)};
+    float *scores = new_array(N, sizeof *scores);
+    for (int high = 0; high < 2; high++) {
+        for (size_t j = 0; j < N; j++) {
+            scores[j] = pair[(j % 8 == 4) == high];
+        }
+        const snapkv_list lists[2] = {{scores, N / 4}, {scores + N / 4, N / 4 * 3}};
+        static const size_t budgets[] = {1, N / 32, N / 8, N / 4, N / 8 * 7, N / 8 * 7 + 1, N - 1};
+        for (size_t i = 0; i < COUNT_OF(budgets); i++) {
+            size_t counts[2], expected[2];
+            assert_ok(snapkv_allocate(lists, 2, budgets[i], 0, counts));
+            reference_allocate(lists, 2, budgets[i], 0, expected);
+            assert_int_equal(counts[0], expected[0]);
+            assert_int_equal(counts[1], expected[1]);
+        }
+    }
+    free(scores);
+}
+
 /* By hand: 5 entries for three lists, one each at least. */
 static void test_by_hand(void **state) {
     (void)state;
@@ -183,6 +206,7 @@ int main(void) {
         cmocka_unit_test(test_random_problems),
         cmocka_unit_test(test_problems_that_are_guessed),
         cmocka_unit_test(test_misleading_samples),
+        cmocka_unit_test(test_misleading_neighbours),
         cmocka_unit_test(test_errors_write_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

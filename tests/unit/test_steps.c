@@ -439,6 +439,34 @@ static void test_private_buffers(void **state) {
     free_cache(&c);
 }
 
+/* A gather asks of the policy how lists are shared, and nothing else. */
+static void test_gather_needs_the_sharing_alone(void **state) {
+    (void)state;
+    static const int32_t list[3] = {50, 3, 3};
+    cache c = new_cache(make_config(4, 16, 3), 60);
+    float out[2][3 * 8];
+    const snapkv_rows_out keys_out = {out[0], 0, 32, NULL, 0, 0};
+    const snapkv_rows_out values_out = {out[1], 0, 32, NULL, 0, 0};
+    memset(&c.p.config, 0, sizeof c.p.config);
+    c.p.config.sharing = SNAPKV_PER_QUERY_HEAD;
+    for (int paged = 0; paged < 2; paged++) {
+        static const int32_t table[1] = {0};
+        c.p.layer.queries.block_table = paged ? table : NULL;
+        c.p.layer.queries.block_rows = 4;
+        c.p.layer.queries.block_stride = 4 * 4 * 32;
+        assert_ok(snapkv_gather(&c.p.config, &c.p.layer, 3, list, 3, &keys_out, &values_out));
+        for (size_t i = 0; i < 3; i++) { /* query head 3 reads K/V head 1 */
+            size_t from = (60 + (size_t)list[i]) * 8;
+            assert_memory_equal(out[0] + i * 8, c.p.keys + from, 32);
+            assert_memory_equal(out[1] + i * 8, c.p.values + from, 32);
+        }
+    }
+    c.p.config.sharing = (snapkv_sharing)3;
+    assert_status(snapkv_gather(&c.p.config, &c.p.layer, 0, list, 3, &keys_out, &values_out),
+                  SNAPKV_ERROR_OPTION);
+    free_cache(&c);
+}
+
 /* An output inside what a call reads would change it. */
 static void test_outputs_inside_inputs(void **state) {
     (void)state;
@@ -629,6 +657,7 @@ int main(void) {
         cmocka_unit_test(test_layer_writes_nothing_on_errors),
         cmocka_unit_test(test_prompts_shorter_than_the_window),
         cmocka_unit_test(test_private_buffers),
+        cmocka_unit_test(test_gather_needs_the_sharing_alone),
         cmocka_unit_test(test_outputs_inside_inputs),
         cmocka_unit_test(test_keep_by_hand),
         cmocka_unit_test(test_coverage_by_hand),
