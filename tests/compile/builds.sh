@@ -323,6 +323,32 @@ foreign() {
     done
 }
 
+# The digest on a big-endian AArch64, which must take the scalar path. clang knows it; of a libc there
+# are only the little-endian headers, which serve, and tests/compile/foreign/libc.c.
+big_endian_aarch64() {
+    name=aarch64-big-endian
+    headers=/usr/aarch64-linux-gnu/include
+    if ! has clang || ! has ld.lld || ! has qemu-aarch64_be || [ ! -d $headers ]; then
+        skip "$name: no clang, ld.lld, qemu-aarch64_be or headers in $headers"
+        return
+    fi
+    digest_here
+    mkdir -p "$out/be/gnu"
+    : >"$out/be/gnu/stubs-lp64_be.h"
+    must "$name: digest" clang --target=aarch64_be-linux-gnu -std=c11 -O2 -ffreestanding \
+        -fno-math-errno -fno-stack-protector -nostdlib -static -fuse-ld=lld -DPROBLEMS=$problems \
+        -Iinclude -I"$out/be" -I$headers -o "$out/$name" tests/parity/digest.c \
+        tests/compile/foreign/libc.c
+    qemu-aarch64_be "$out/$name" >"$out/$name.txt" 2>"$out/log"
+    if cmp -s "$out/$name.txt" "$out/digest.txt"; then
+        echo "$name: the same bits"
+        pass
+    else
+        fail "$name: other bits"
+        diff "$out/$name.txt" "$out/digest.txt"
+    fi
+}
+
 processors() {
     # 32-bit x86: with SSE and FMA the bits are the contract's; the x87 rounds as it likes.
     i386=qemu-i386
@@ -346,6 +372,7 @@ processors() {
     else
         skip 'aarch64-clang: no clang or no cross libraries'
     fi
+    big_endian_aarch64
 }
 
 windows() {
