@@ -23,6 +23,7 @@ typedef struct problem {
     snapkv_layer layer;
     float sinks[MAX_HEADS], slopes[MAX_HEADS];
     float *queries, *keys;
+    int32_t *query_positions, *key_positions;
 } problem;
 
 static int near_ties;
@@ -96,6 +97,15 @@ static float *read_numbers(const problem *p, const char *text, size_t n) {
     return numbers;
 }
 
+static int32_t *read_positions(const char *text, size_t n) {
+    int32_t *positions = (int32_t *)allocate(n * sizeof *positions);
+    char *next;
+    for (size_t i = 0; i < n; i++, text = next) {
+        positions[i] = (int32_t)strtod(text, &next);
+    }
+    return positions;
+}
+
 static void read_heads(const char *text, float *out) {
     char *next;
     for (size_t i = 0; i < MAX_HEADS; i++, text = next) {
@@ -138,6 +148,16 @@ static int read_setting(problem *p, const char *key, const char *text) {
         layer->softcap = (float)number;
     } else if (strcmp(key, "span") == 0) {
         layer->span = (size_t)number;
+    } else if (strcmp(key, "n_recent") == 0) {
+        config->n_recent = (size_t)number;
+    } else if (strcmp(key, "voting") == 0) {
+        config->voting = strcmp(text, "max") == 0 ? SNAPKV_VOTE_MAX : SNAPKV_VOTE_SUM;
+    } else if (strcmp(key, "chunk") == 0) {
+        layer->chunk = (size_t)number;
+    } else if (strcmp(key, "query_positions") == 0) {
+        layer->query_positions = p->query_positions = read_positions(text, config->window);
+    } else if (strcmp(key, "key_positions") == 0) {
+        layer->key_positions = p->key_positions = read_positions(text, layer->length);
     } else if (strcmp(key, "sink_logits") == 0) {
         read_heads(text, p->sinks);
         layer->sink_logits = p->sinks;
@@ -150,9 +170,15 @@ static int read_setting(problem *p, const char *key, const char *text) {
     return 1;
 }
 
+/* Positions that compete. */
+static size_t prefix_of(const problem *p) {
+    const size_t recent = p->config.n_recent ? p->config.n_recent : p->config.window;
+    return p->layer.length - recent;
+}
+
 /* Whether no score that was dropped is higher, beyond rounding, than one that was kept. */
 static int are_the_best(const problem *p, const int32_t *kept, size_t n_kept, const float *scores) {
-    const size_t prefix = p->layer.length - p->config.window;
+    const size_t prefix = prefix_of(p);
     size_t next = 0;
     double lowest = HUGE_VAL, highest = -HUGE_VAL; /* of the kept, of the dropped */
     for (size_t j = 0; j < p->layer.length; j++) {
@@ -175,7 +201,7 @@ static int are_the_best(const problem *p, const int32_t *kept, size_t n_kept, co
 static void check_answer(const problem *p, const char *key, const char *text) {
     char *next;
     const size_t index = (size_t)strtod(text, &next);
-    const size_t prefix = p->layer.length - p->config.window;
+    const size_t prefix = prefix_of(p);
     const size_t n_kept = snapkv_kept_count(&p->config, p->layer.length);
     const size_t sizes[2] = {snapkv_workspace_min(&p->config, &p->layer),
                              snapkv_workspace_size(&p->config, &p->layer)};
@@ -270,6 +296,8 @@ static int read_case(FILE *file) {
         } else if (strcmp(line, "k") == 0) {
             p.keys = read_numbers(&p, text, layer->n_kv_heads * layer->length * layer->head_dim);
             layer->keys = plain_rows(p.keys, layer->length, layer->head_dim);
+        } else if (strcmp(line, "budget") == 0 || strcmp(line, "own") == 0) {
+            continue; /* whole numbers from the scores: tests/unit/test_cases.c, and the digest */
         } else if (!read_setting(&p, line, text)) {
             check_answer(&p, line, text);
         }
@@ -277,6 +305,8 @@ static int read_case(FILE *file) {
     n_cases++;
     free(p.queries);
     free(p.keys);
+    free(p.query_positions);
+    free(p.key_positions);
     return 1;
 }
 

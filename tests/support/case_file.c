@@ -14,6 +14,8 @@ typedef struct header {
     snapkv_layer layer;
     float sink_logits[MAX_HEADS], alibi_slopes[MAX_HEADS];
     int has_sinks, has_slopes;
+    int32_t query_positions[MAX_NUMBERS], key_positions[MAX_NUMBERS];
+    int has_query_positions, has_key_positions;
 } header;
 
 typedef struct line {
@@ -66,6 +68,12 @@ static void heads(float *out, const line *l) {
     }
 }
 
+static void positions(int32_t *out, const line *l) {
+    for (size_t i = 0; i < l->n_numbers; i++) {
+        out[i] = (int32_t)l->numbers[i];
+    }
+}
+
 static int is(const line *l, const char *key) {
     return strcmp(l->key, key) == 0;
 }
@@ -109,6 +117,20 @@ static int read_setting(const line *l, header *h) {
         h->layer.softcap = real(l);
     } else if (is(l, "span")) {
         h->layer.span = whole(l);
+    } else if (is(l, "n_recent")) {
+        h->config.n_recent = whole(l);
+    } else if (is(l, "voting")) {
+        h->config.voting = says(l, "sum", "max") ? SNAPKV_VOTE_SUM : SNAPKV_VOTE_MAX;
+    } else if (is(l, "chunk")) {
+        h->layer.chunk = whole(l);
+    } else if (is(l, "query_positions")) {
+        positions(h->query_positions, l);
+        h->has_query_positions = 1;
+        assert_int_equal(l->n_numbers, h->config.window);
+    } else if (is(l, "key_positions")) {
+        positions(h->key_positions, l);
+        h->has_key_positions = 1;
+        assert_int_equal(l->n_numbers, h->layer.length);
     } else if (is(l, "sink_logits")) {
         heads(h->sink_logits, l);
         h->has_sinks = 1;
@@ -145,6 +167,17 @@ static double *answer(const line *l, size_t n) {
     return numbers;
 }
 
+/* The same as n positions. */
+static int32_t *list(const line *l, size_t n) {
+    double *numbers = answer(l, n);
+    int32_t *kept = new_array(n, sizeof *kept);
+    for (size_t i = 0; i < n; i++) {
+        kept[i] = (int32_t)numbers[i];
+    }
+    free(numbers);
+    return kept;
+}
+
 static void read_answer(const line *l, test_case *c) {
     size_t index = (size_t)l->numbers[0];
     size_t prefix = problem_prefix(&c->p);
@@ -158,13 +191,19 @@ static void read_answer(const line *l, test_case *c) {
         c->has_votes_sum[index] = 1;
         free(sum);
     } else if (is(l, "kept")) {
-        size_t n = problem_kept_count(&c->p);
-        double *numbers = answer(l, n);
-        c->kept[index] = new_array(n, sizeof(int32_t));
-        for (size_t i = 0; i < n; i++) {
-            c->kept[index][i] = (int32_t)numbers[i];
+        c->kept[index] = list(l, problem_kept_count(&c->p));
+    } else if (is(l, "budget")) {
+        size_t n_sets = problem_set_count(&c->p);
+        assert_int_equal(l->n_numbers, 2 + n_sets);
+        c->has_budget = 1;
+        c->budget = (size_t)l->numbers[0];
+        c->least = (size_t)l->numbers[1];
+        for (size_t set = 0; set < n_sets; set++) {
+            c->counts[set] = (size_t)l->numbers[2 + set];
         }
-        free(numbers);
+    } else if (is(l, "own")) {
+        assert_true(index < MAX_HEADS && c->has_budget);
+        c->own[index] = list(l, c->p.config.n_sink + c->counts[index] + problem_recent(&c->p));
     } else {
         fail_msg("%s: unknown key %s", c->name, l->key);
     }
@@ -172,7 +211,7 @@ static void read_answer(const line *l, test_case *c) {
 
 int case_read(FILE *file, test_case *c) {
     static line l;
-    header h;
+    static header h;
     memset(c, 0, sizeof *c);
     memset(&h, 0, sizeof h);
     if (!read_line(file, &l)) {
@@ -195,6 +234,12 @@ int case_read(FILE *file, test_case *c) {
     if (h.has_slopes) {
         problem_set_slopes(&c->p, h.alibi_slopes);
     }
+    if (h.has_query_positions) {
+        problem_set_query_positions(&c->p, h.query_positions);
+    }
+    if (h.has_key_positions) {
+        problem_set_key_positions(&c->p, h.key_positions);
+    }
     size_t dim = h.layer.head_dim;
     assert_string_equal(l.key, "q");
     read_tensor(&l, c->p.queries, h.layer.n_query_heads * h.config.window * dim);
@@ -215,6 +260,7 @@ void case_free(test_case *c) {
         free(c->votes[i]);
         free(c->scores[i]);
         free(c->kept[i]);
+        free(c->own[i]);
     }
     problem_free(&c->p);
 }

@@ -18,6 +18,10 @@ typedef struct test_case {
     double votes_sum[MAX_HEADS];
     int has_votes_sum[MAX_HEADS];
     int32_t *kept[MAX_HEADS];
+    /* One budget for all sets, where there is one: what each keeps of it, and its own list. */
+    size_t budget, least, counts[MAX_HEADS];
+    int has_budget;
+    int32_t *own[MAX_HEADS];
 } test_case;
 
 /* The next case of the file; 0 at its end. Anything it doesn't understand fails the test. */

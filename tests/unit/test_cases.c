@@ -42,12 +42,43 @@ static void check_sets(test_case *c, size_t workspace_size) {
     }
 }
 
+/* The steps: the scores of all sets, one budget, a list of its own each. */
+static void check_budget(test_case *c, size_t workspace_size) {
+    const problem *p = &c->p;
+    size_t n_sets = problem_set_count(p);
+    size_t prefix = problem_prefix(p);
+    size_t n_sink = p->config.n_sink;
+    float *scores = new_array(n_sets * prefix, sizeof *scores);
+    void *workspace = new_array(workspace_size, 1);
+    snapkv_list lists[MAX_HEADS];
+    size_t counts[MAX_HEADS];
+    for (size_t set = 0; set < n_sets; set++) {
+        float *own = scores + set * prefix;
+        assert_ok(snapkv_score(&p->config, &p->layer, set, own, NULL, workspace, workspace_size));
+        lists[set].scores = own + n_sink;
+        lists[set].n = prefix - n_sink;
+    }
+    assert_ok(snapkv_allocate(lists, n_sets, c->budget, c->least, counts));
+    for (size_t set = 0; set < n_sets; set++) {
+        size_t n_kept = n_sink + counts[set] + problem_recent(p);
+        int32_t *kept = new_array(n_kept, sizeof *kept);
+        assert_int_equal(counts[set], c->counts[set]);
+        assert_ok(
+            snapkv_keep(&p->config, p->layer.length, scores + set * prefix, counts[set], kept));
+        assert_indices(kept, c->own[set], n_kept);
+        free(kept);
+    }
+    free(workspace);
+    free(scores);
+}
+
 static void test_every_case(void **state) {
     (void)state;
     FILE *file = fopen(CASE_FILE, "r");
     assert_non_null(file);
     test_case c;
     size_t n = 0;
+    size_t n_budgets = 0;
     while (case_read(file, &c)) {
         print_message("%s\n", c.name);
         assert_ok(snapkv_check(&c.p.config, &c.p.layer));
@@ -56,12 +87,16 @@ static void test_every_case(void **state) {
         for (size_t i = 0; i < 2; i++) {
             check_votes(&c, sizes[i]);
             check_sets(&c, sizes[i]);
+            if (c.has_budget) {
+                check_budget(&c, sizes[i]);
+                n_budgets++;
+            }
         }
         case_free(&c);
         n++;
     }
     fclose(file);
-    assert_true(n >= 29);
+    assert_true(n >= 46 && n_budgets == 8);
 }
 
 int main(void) {

@@ -25,13 +25,23 @@ typedef struct spec {
     int amplitude;
 } spec;
 
-#define AVG SNAPKV_POOL_AVG
-#define MAX SNAPKV_POOL_MAX
-#define POS SNAPKV_BY_POSITION
-#define SCO SNAPKV_BY_SCORE
-#define KVH SNAPKV_PER_KV_HEAD
-#define QRH SNAPKV_PER_QUERY_HEAD
-#define LAY SNAPKV_PER_LAYER
+/* What the later cases add. */
+typedef struct variant {
+    spec base;
+    snapkv_voting voting;
+    size_t n_recent, chunk;
+    size_t first_voter, voter_step; /* positions first, first + step, ...; 0 0: the last */
+    size_t gap;                     /* positions left out behind row 40; 0: none */
+    size_t budget, least;           /* for all sets together; 0: no steps */
+} variant;
+
+#define AVG  SNAPKV_POOL_AVG
+#define MAX  SNAPKV_POOL_MAX
+#define POS  SNAPKV_BY_POSITION
+#define SCO  SNAPKV_BY_SCORE
+#define KVH  SNAPKV_PER_KV_HEAD
+#define QRH  SNAPKV_PER_QUERY_HEAD
+#define LAY  SNAPKV_PER_LAYER
 #define MEAN SNAPKV_REDUCE_MEAN
 #define RMAX SNAPKV_REDUCE_MAX
 
@@ -74,6 +84,48 @@ static const spec specs[] = {
     {"peaked", 16, 40, 5, 0, AVG, POS, KVH, MEAN, 2, 1, 150, 32, 1, 0, 0, 0, 0, 5},
 };
 
+static const variant variants[] = {
+    {{"largest_vote", 8, 30, 5, 0, MAX, POS, KVH, MEAN, 4, 2, 100, 16, 0, 0, 0, 0, 0, 6},
+     .voting = SNAPKV_VOTE_MAX,
+     .budget = 40,
+     .least = 4},
+    {{"largest_of_17", 17, 40, 1, 0, AVG, SCO, QRH, MEAN, 2, 1, 90, 8, 0, 0, 0, 0, 0, 8},
+     .voting = SNAPKV_VOTE_MAX},
+    {{"recent_4", 16, 24, 5, 0, AVG, POS, KVH, MEAN, 2, 1, 96, 8, 0, 0, 0, 0, 0, 4}, .n_recent = 4},
+    {{"recent_beyond_window", 4, 40, 5, 2, AVG, SCO, KVH, MEAN, 1, 1, 110, 8, 0, 0, 0, 0, 0, 4},
+     .n_recent = 20},
+    {{"chunk", 8, 30, 5, 0, AVG, POS, KVH, MEAN, 2, 1, 120, 16, 0, 0, 0, 0, 0, 4}, .chunk = 100},
+    {{"chunk_inside_window", 8, 30, 5, 0, AVG, POS, KVH, MEAN, 1, 1, 120, 16, 0, 0, 0, 1, 0, 4},
+     .chunk = 3},
+    {{"question_in_the_middle", 8, 30, 5, 0, AVG, POS, KVH, MEAN, 2, 1, 120, 16, 0, 0, 0, 0, 1, 4},
+     .n_recent = 4,
+     .first_voter = 50,
+     .voter_step = 1},
+    {{"question_behind", 4, 12, 3, 0, AVG, POS, KVH, MEAN, 2, 1, 60, 8, 0, 0, 0, 0, 1, 4},
+     .n_recent = 1,
+     .first_voter = 60,
+     .voter_step = 1},
+    {{"gap", 8, 30, 5, 0, AVG, POS, KVH, MEAN, 2, 1, 100, 16, 0, 0, 0, 0, 1, 4}, .gap = 1000},
+    {{"gap_and_span", 8, 30, 5, 0, AVG, POS, KVH, MEAN, 1, 1, 100, 16, 0, 0, 70, 0, 0, 4},
+     .gap = 7},
+    {{"budget_of_heads", 8, 30, 5, 2, AVG, POS, KVH, MEAN, 8, 4, 100, 16, 0.7f, 0, 0, 0, 0, 5},
+     .budget = 80,
+     .least = 4},
+    {{"budget_by_score", 16, 24, 5, 0, MAX, SCO, QRH, MEAN, 4, 2, 140, 8, 0, 0, 0, 0, 0, 8},
+     .voting = SNAPKV_VOTE_MAX,
+     .n_recent = 4,
+     .budget = 48,
+     .least = 3},
+    {{"everything_new", 20, 40, 7, 3, MAX, SCO, LAY, MEAN, 4, 2, 180, 48, 0.2f, 3, 0, 1, 1, 5},
+     .voting = SNAPKV_VOTE_MAX,
+     .n_recent = 5,
+     .chunk = 400,
+     .first_voter = 200,
+     .voter_step = 11,
+     .gap = 90,
+     .budget = 20},
+};
+
 static void print_floats(const char *key, size_t index, const float *x, size_t n) {
     printf("%s %zu", key, index);
     for (size_t i = 0; i < n; i++) {
@@ -89,6 +141,14 @@ static void fill(float *x, size_t n, uint64_t seed, int amplitude) {
     }
 }
 
+static void print_indices(const char *key, size_t index, const int32_t *x, size_t n) {
+    printf("%s %zu", key, index);
+    for (size_t i = 0; i < n; i++) {
+        printf(" %d", (int)x[i]);
+    }
+    printf("\n");
+}
+
 static void hold(double got, double expected, double floor, const char *what, const char *name) {
     if (!(fabs(got - expected) <= 1e-5 * fabs(expected) + floor)) {
         fprintf(stderr, "make_vectors: %s of %s is %.9g, the reference has %.9g\n", what, name, got,
@@ -97,7 +157,104 @@ static void hold(double got, double expected, double floor, const char *what, co
     }
 }
 
-static void print_case(const spec *s, uint64_t seed) {
+static void must(int holds, const char *what, const char *name) {
+    if (!holds) {
+        fprintf(stderr, "make_vectors: %s of %s\n", what, name);
+        exit(1);
+    }
+}
+
+/* Where the voters stand, and which positions the rows hold. */
+static void print_positions(const variant *v, problem *p) {
+    const spec *s = &v->base;
+    int32_t *positions = malloc((s->window + s->length) * sizeof *positions);
+    if (v->gap) {
+        for (size_t i = 0; i < s->length; i++) {
+            positions[i] = (int32_t)(i + (i > 40 ? v->gap : 0));
+        }
+        problem_set_key_positions(p, positions);
+        printf("key_positions");
+        for (size_t i = 0; i < s->length; i++) {
+            printf(" %d", (int)positions[i]);
+        }
+        printf("\n");
+    }
+    if (v->voter_step) {
+        printf("query_positions");
+        for (size_t i = 0; i < s->window; i++) {
+            positions[i] = (int32_t)(v->first_voter + i * v->voter_step);
+            printf(" %d", (int)positions[i]);
+        }
+        problem_set_query_positions(p, positions);
+        printf("\n");
+    }
+    free(positions);
+}
+
+/* The selection in steps, with one budget for all sets. */
+static void print_steps(const variant *v, const problem *p, void *workspace, size_t size) {
+    const spec *s = &v->base;
+    const size_t n_sets = problem_set_count(p), prefix = problem_prefix(p);
+    const size_t pinned = s->n_sink + problem_recent(p);
+    snapkv_list lists[8];
+    size_t counts[8], expected[8];
+    float *scores = malloc(n_sets * prefix * sizeof *scores);
+    float *votes = malloc(n_sets * prefix * sizeof *votes);
+    double *exact = malloc(prefix * sizeof *exact);
+    int32_t *kept = malloc(s->length * sizeof *kept);
+    int32_t *all = malloc(s->length * sizeof *all);
+    for (size_t set = 0; set < n_sets; set++) {
+        float *own = scores + set * prefix, *vote = votes + set * prefix;
+        must(snapkv_score(&p->config, &p->layer, set, own, vote, workspace, size) == SNAPKV_OK,
+             "the scores", s->name);
+        reference_scores(p, set, exact);
+        for (size_t j = 0; j < prefix; j++) {
+            hold(own[j], exact[j], 1e-9, "a score", s->name);
+        }
+        reference_total(p, set, exact);
+        for (size_t j = 0; j < prefix; j++) {
+            hold(vote[j], exact[j], 1e-9, "a total", s->name);
+        }
+        print_floats("total", set, vote, prefix);
+        lists[set].scores = own + s->n_sink;
+        lists[set].n = prefix - s->n_sink;
+    }
+    must(snapkv_allocate(lists, n_sets, v->budget, v->least, counts) == SNAPKV_OK, "the counts",
+         s->name);
+    reference_allocate(lists, n_sets, v->budget, v->least, expected);
+    must(memcmp(counts, expected, n_sets * sizeof *counts) == 0, "the counts", s->name);
+    printf("budget %zu %zu", v->budget, v->least);
+    for (size_t set = 0; set < n_sets; set++) {
+        printf(" %zu", counts[set]);
+    }
+    printf("\n");
+    for (size_t set = 0; set < n_sets; set++) {
+        const float *own = scores + set * prefix;
+        const size_t n_kept = pinned + counts[set];
+        float coverage;
+        for (size_t j = 0; j < prefix; j++) {
+            exact[j] = (double)own[j];
+        }
+        reference_keep(p, exact, counts[set], all);
+        must(snapkv_keep(&p->config, s->length, own, counts[set], kept) == SNAPKV_OK &&
+                 memcmp(kept, all, n_kept * sizeof *kept) == 0,
+             "a list", s->name);
+        must(snapkv_coverage(&p->config, s->length, votes + set * prefix, kept, n_kept,
+                             &coverage) == SNAPKV_OK,
+             "the coverage", s->name);
+        hold(coverage, reference_coverage(p, set, kept, n_kept), 5e-7, "the coverage", s->name);
+        print_indices("own", set, kept, n_kept);
+        print_floats("own_coverage", set, &coverage, 1);
+    }
+    free(scores);
+    free(votes);
+    free(exact);
+    free(kept);
+    free(all);
+}
+
+static void print_case(const variant *v, uint64_t seed) {
+    const spec *s = &v->base;
     static const char *const poolings[] = {"avg", "max"};
     static const char *const orders[] = {"position", "score"};
     static const char *const sharings[] = {"kv_head", "query_head", "layer"};
@@ -108,10 +265,13 @@ static void print_case(const spec *s, uint64_t seed) {
     config.order = s->order;
     config.sharing = s->sharing;
     config.reduce = s->reduce;
+    config.voting = v->voting;
+    config.n_recent = v->n_recent;
     problem p = problem_new(config, s->n_query_heads, s->n_kv_heads, s->length, s->head_dim);
     p.layer.scale = s->scale;
     p.layer.softcap = s->softcap;
     p.layer.span = s->span;
+    p.layer.chunk = v->chunk;
     float extra[8];
     printf("case %s\nwindow %zu\ncapacity %zu\nkernel %zu\nn_sink %zu\n", s->name, s->window,
            s->capacity, s->kernel, s->n_sink);
@@ -120,6 +280,16 @@ static void print_case(const spec *s, uint64_t seed) {
     printf("heads %zu %zu\nlength %zu\nhead_dim %zu\n", s->n_query_heads, s->n_kv_heads, s->length,
            s->head_dim);
     printf("scale %a\nsoftcap %a\nspan %zu\n", (double)s->scale, (double)s->softcap, s->span);
+    if (v->voting == SNAPKV_VOTE_MAX) {
+        printf("voting max\n");
+    }
+    if (v->n_recent) {
+        printf("n_recent %zu\n", v->n_recent);
+    }
+    if (v->chunk) {
+        printf("chunk %zu\n", v->chunk);
+    }
+    print_positions(v, &p);
     for (int kind = 0; kind < 2; kind++) {
         if (kind ? s->slopes : s->sinks) {
             fill(extra, s->n_query_heads, seed + 3 + (uint64_t)kind, kind ? 1 : 6);
@@ -136,9 +306,9 @@ static void print_case(const spec *s, uint64_t seed) {
             }
         }
     }
-    printf("q splitmix %llu %d\nk splitmix %llu %d\nx splitmix %llu %d\n",
-           (unsigned long long)seed, s->amplitude, (unsigned long long)seed + 1, s->amplitude,
-           (unsigned long long)seed + 2, s->amplitude);
+    printf("q splitmix %llu %d\nk splitmix %llu %d\nx splitmix %llu %d\n", (unsigned long long)seed,
+           s->amplitude, (unsigned long long)seed + 1, s->amplitude, (unsigned long long)seed + 2,
+           s->amplitude);
     fill(p.queries, s->n_query_heads * s->window * s->head_dim, seed, s->amplitude);
     fill(p.keys, s->n_kv_heads * s->length * s->head_dim, seed + 1, s->amplitude);
     problem_pack_plainly(&p);
@@ -170,14 +340,10 @@ static void print_case(const spec *s, uint64_t seed) {
             check_selection(&p, set, &o);
             print_floats("scores", set, o.scores, prefix);
         }
-        printf("kept %zu", set);
-        for (size_t i = 0; i < o.n_kept; i++) {
-            printf(" %d", (int)o.kept[i]);
-        }
-        printf("\n");
+        print_indices("kept", set, o.kept, o.n_kept);
         print_floats("coverage", set, &o.selection.coverage, 1);
         float mass = 0;
-        const size_t position = s->length; /* the next token */
+        const size_t position = problem_position(&p, s->length - 1) + 1; /* the next token */
         if (snapkv_retained_mass(&p.config, &p.layer, head, query, position, o.kept, o.n_kept,
                                  &mass, workspace, size) != SNAPKV_OK) {
             fprintf(stderr, "make_vectors: no mass for %s\n", s->name);
@@ -188,6 +354,9 @@ static void print_case(const spec *s, uint64_t seed) {
              "the mass", s->name);
         print_floats("mass", set, &mass, 1);
         outcome_free(&o);
+    }
+    if (v->budget) {
+        print_steps(v, &p, workspace, size);
     }
     printf("end\n\n");
     free(workspace);
@@ -239,12 +408,18 @@ static void print_functions(void) {
 }
 
 int main(void) {
-    printf("# Exact answers of numeric contract %d, format 2 (README.md); written by make_vectors.c: "
-           "make vectors\n\n",
-           SNAPKV_CONTRACT);
+    printf(
+        "# Exact answers of numeric contract %d, format 2 (README.md); written by make_vectors.c: "
+        "make vectors\n\n",
+        SNAPKV_CONTRACT);
     print_functions();
-    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
-        print_case(&specs[i], 1000 * (i + 1));
+    uint64_t seed = 0;
+    for (size_t i = 0; i < COUNT_OF(specs); i++) {
+        const variant plain = {.base = specs[i]};
+        print_case(&plain, seed += 1000);
+    }
+    for (size_t i = 0; i < COUNT_OF(variants); i++) {
+        print_case(&variants[i], seed += 1000);
     }
     return 0;
 }
