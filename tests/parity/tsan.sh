@@ -23,6 +23,9 @@ parity)
     ;;
 examples)
     "$compiler" $flags -Iexamples -o "$program" examples/threads.c -pthread -lm &&
-        TSAN_OPTIONS=halt_on_error=1 "$program" --threads 4 --length 4096
+        export TSAN_OPTIONS=halt_on_error=1 &&
+        "$program" --threads 4 --length 4096 &&
+        "$program" --threads 3 --length 14000 --kv-heads 1 &&
+        "$program" --threads 4 --length 13000 --kv-heads 2 --per-layer
     ;;
 esac
