@@ -1,4 +1,5 @@
-/* The examples of docs/algorithm.md, to every number. */
+/* The worked example and the other examples of docs/algorithm.md, to every number. The exponential
+ * weights below are theirs; what is expected was worked out from them by hand, as that page does. */
 #include "check.h"
 #include "reference.h"
 
