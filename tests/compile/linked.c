@@ -2,6 +2,7 @@
 #include "snapkv.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define DECLARE(name)                                                                              \
     size_t name(snapkv_config *config, snapkv_layer *layer, int32_t *kept, float *numbers,         \
@@ -16,6 +17,8 @@ int main(void) {
     static char memory[4096], moved[4096];
     size_t sums[2];
     for (int i = 0; i < 2; i++) {
+        memset(memory, 0, sizeof memory);
+        memset(moved, 0, sizeof moved);
         snapkv_config config = snapkv_default_config();
         snapkv_layer layer = {0};
         snapkv_selection selection;

@@ -11,6 +11,7 @@ seconds=${FUZZ_SECONDS:-10}
 keep=$3
 : "${B:=build}"
 : "${CLANG:=clang}"
+mkdir -p "$B"
 
 if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n > 9; }' |
     "$CLANG" -fsanitize=fuzzer,address,undefined -x c - -o /dev/null 2>/dev/null; then
@@ -18,7 +19,10 @@ if ! echo 'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) {
     exit 77
 fi
 program=$B/fuzz/$isa/fuzz_$target
-"${MAKE:-make}" -s "B=$B" "$program"
+# Targets that run side by side share objects.
+lock=
+! command -v flock >/dev/null || lock="flock $B/fuzz.lock"
+$lock "${MAKE:-make}" -s "B=$B" "$program"
 
 inputs=$(mktemp -d)
 trap 'rm -rf "$inputs"' EXIT

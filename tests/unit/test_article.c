@@ -1,5 +1,6 @@
 /* The worked example and the other examples of docs/algorithm.md, to every number. The exponential
- * weights below are theirs; what is expected was worked out from them by hand, as that page does. */
+ * weights below are that page's; what is expected follows from them by the fractions written out
+ * here. */
 #include "check.h"
 #include "reference.h"
 
