@@ -285,7 +285,7 @@ typedef struct snapkv_list {
 
 /* What one voter's softmax knows of a part's keys. Plain data, to be sent. */
 typedef struct snapkv_statistic {
-    float max, sum; /* an even upper bound of the logits, in base 2, and their weights beside it */
+    float peak, sum; /* an even upper bound of the logits, in base 2, and their weights beside it */
 } snapkv_statistic;
 
 typedef struct snapkv_model {
@@ -3960,7 +3960,7 @@ SNAPKV_API size_t snapkv_part_workspace_min(const snapkv_config *config,
 SKV_NOINLINE snapkv_statistic *skv_write_statistics(skv_scan *scan, snapkv_statistic *next) {
     for (size_t head = 0; head < scan->n_heads; head++) {
         for (size_t i = 0; i < scan->n_queries; i++, next++) {
-            next->max = scan->part_max[head * scan->n_lanes + i];
+            next->peak = scan->part_max[head * scan->n_lanes + i];
             next->sum = scan->part_sum[head * scan->n_lanes + i];
         }
     }
@@ -3972,7 +3972,7 @@ SKV_NOINLINE const snapkv_statistic *skv_read_statistics(skv_scan *scan,
                                                          const snapkv_statistic *next) {
     for (size_t head = 0; head < scan->n_heads; head++) {
         for (size_t i = 0; i < scan->n_queries; i++, next++) {
-            scan->part_max[head * scan->n_lanes + i] = next->max;
+            scan->part_max[head * scan->n_lanes + i] = next->peak;
             scan->part_sum[head * scan->n_lanes + i] = next->sum;
         }
     }
@@ -4074,7 +4074,7 @@ SNAPKV_API snapkv_status snapkv_part_vote(const snapkv_config *config, const sna
         }
     }
     for (size_t i = 0; i < n_statistics; i++) {
-        if (!skv_is_finite(statistics[i].max) || !skv_is_amount(statistics[i].sum)) {
+        if (!skv_is_finite(statistics[i].peak) || !skv_is_amount(statistics[i].sum)) {
             return SNAPKV_ERROR_NOT_FINITE;
         }
     }

@@ -16,7 +16,7 @@ size_t use_everything(snapkv_config *config, snapkv_layer *layer, int32_t *kept,
     size_t sum = 0;
     size_t position = 0;
     snapkv_statistic statistics[1] = {{0, 0}};
-    size_t counts[2] = {0, 0};
+    size_t counts[4] = {0, 0, 0, 0}; /* as many lists as the model of linked.c has */
     const snapkv_list lists[2] = {{numbers, size}, {numbers + size, size}};
     *config = snapkv_default_config();
     if (size % 2) {

@@ -391,13 +391,13 @@ static void test_errors(void **state) {
         good.all[11].sum = bad[k];
         VOTE(SNAPKV_ERROR_NOT_FINITE, (void)0);
         good.all[11].sum = 0;
-        good.all[0].max = bad[k];
+        good.all[0].peak = bad[k];
         if (k < 3) {
             VOTE(SNAPKV_ERROR_NOT_FINITE, (void)0);
         } else {
             assert_ok(vote(&good));
         }
-        good.all[0].max = 0;
+        good.all[0].peak = 0;
     }
     /* A run of no parts needs no keys and writes nothing. */
     BOTH(SNAPKV_OK, (c.n_parts = 0, c.first_part = 3, c.p.layer.keys.data = NULL,
