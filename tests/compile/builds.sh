@@ -321,8 +321,8 @@ foreign() {
     done
 }
 
-# The digest on a big-endian AArch64, which must take the scalar path. clang knows it; of a libc there
-# are only the little-endian headers, which serve, and tests/compile/foreign/libc.c.
+# The digest on a big-endian AArch64, which must take the scalar path. clang knows it; of a libc
+# there are only the little-endian headers, which serve, and tests/compile/foreign/libc.c.
 big_endian_aarch64() {
     name=aarch64-big-endian
     headers=/usr/aarch64-linux-gnu/include

@@ -11,8 +11,8 @@
 static float draw_score(splitmix *random, size_t kind) {
     switch (kind) {
     case 0: /* many ties, zeros of both signs */
-        return (float)((int)splitmix_between(random, 0, 4) - 2) * (splitmix_once_in(random, 2) ? 0.5f
-                                                                                          : -0.5f);
+        return (float)((int)splitmix_between(random, 0, 4) - 2) *
+               (splitmix_once_in(random, 2) ? 0.5f : -0.5f);
     case 1:
         return splitmix_float(random, 2);
     case 2: /* as votes fall: few are high */
@@ -20,8 +20,9 @@ static float draw_score(splitmix *random, size_t kind) {
     case 3:
         return splitmix_once_in(random, 2) ? 0.0f : -0.0f;
     default:
-        return (splitmix_once_in(random, 2) ? 1.0f : -1.0f) * ldexpf(1.0f + splitmix_float(random, 1),
-                                               (int)splitmix_between(random, 0, 250) - 125);
+        return (splitmix_once_in(random, 2) ? 1.0f : -1.0f) *
+               ldexpf(1.0f + splitmix_float(random, 1),
+                      (int)splitmix_between(random, 0, 250) - 125);
     }
 }
 

@@ -183,7 +183,8 @@ static void test_the_unspoilt_call(void **state) {
     EXPECT(SNAPKV_OK, RULES, (void)a);
     EXPECT(SNAPKV_OK, SELECT, a.scores = NULL);
     EXPECT(SNAPKV_OK, LISTS, a.selection = NULL);
-    EXPECT(SNAPKV_OK, RULES & ~(COMPRESS | COMPRESS_LAYER), memset(&a.layer.values, 0, sizeof a.layer.values));
+    EXPECT(SNAPKV_OK, RULES & ~(COMPRESS | COMPRESS_LAYER),
+           memset(&a.layer.values, 0, sizeof a.layer.values));
     EXPECT(SNAPKV_OK, LISTS, a.set = 1);
     EXPECT(SNAPKV_OK, VOTE | MASS, a.query_head = 3);
     EXPECT(SNAPKV_OK, MASS, a.position = 39);

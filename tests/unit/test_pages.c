@@ -223,8 +223,7 @@ static snapkv_status judge(const arrangement *a, int whole_pages) {
     memcpy(model, pool, a->used);
     for (int i = 0; i < 2; i++) {
         for (size_t head = 0; head < a->layer.n_kv_heads; head++) {
-            for (size_t row = 0; row < rows_of(&a->views[i], a->layer.length, whole_pages);
-                 row++) {
+            for (size_t row = 0; row < rows_of(&a->views[i], a->layer.length, whole_pages); row++) {
                 for (size_t b = 0; b < a->bytes; b++) {
                     n_readers[i][offset_of(&a->views[i], head, row) + b]++;
                 }
@@ -278,12 +277,13 @@ static int is_exact(const arrangement *a) {
 
 /* What there is to see of one that fails. */
 static void show(size_t number, const arrangement *a, snapkv_status expected) {
-    print_error("arrangement %lu: \"%s\" expected; sharing %d, %lu query heads on %lu, set %lu, %lu of "
-                "%lu rows of %lu bytes, ascending: %d, in place: %d %d\n",
-                (unsigned long)number, snapkv_status_string(expected), (int)a->config.sharing,
-                (unsigned long)a->layer.n_query_heads, (unsigned long)a->layer.n_kv_heads,
-                (unsigned long)a->set, (unsigned long)a->n_kept, (unsigned long)a->layer.length,
-                (unsigned long)a->bytes, a->ascends, is_identity(a, 0), is_identity(a, 1));
+    print_error(
+        "arrangement %lu: \"%s\" expected; sharing %d, %lu query heads on %lu, set %lu, %lu of "
+        "%lu rows of %lu bytes, ascending: %d, in place: %d %d\n",
+        (unsigned long)number, snapkv_status_string(expected), (int)a->config.sharing,
+        (unsigned long)a->layer.n_query_heads, (unsigned long)a->layer.n_kv_heads,
+        (unsigned long)a->set, (unsigned long)a->n_kept, (unsigned long)a->layer.length,
+        (unsigned long)a->bytes, a->ascends, is_identity(a, 0), is_identity(a, 1));
     for (int i = 0; i < 4; i++) {
         static const char *const names[4] = {"K", "V", "K out", "V out"};
         const place *at = i < 2 ? &a->views[i] : &a->outs[i - 2];
@@ -314,8 +314,8 @@ static void test_random_arrangements(void **state) {
         snapkv_rows_out keys_out = snapkv_rows_in_place(&a.outs[0].rows);
         snapkv_rows_out values_out = snapkv_rows_in_place(&a.outs[1].rows);
         snapkv_status expected = judge(&a, 0);
-        snapkv_status status = snapkv_gather(&a.config, &a.layer, a.set, a.kept, a.n_kept,
-                                             &keys_out, &values_out);
+        snapkv_status status =
+            snapkv_gather(&a.config, &a.layer, a.set, a.kept, a.n_kept, &keys_out, &values_out);
         if (status == SNAPKV_ERROR_STRIDE) {
             continue; /* the views are none */
         }

@@ -71,8 +71,8 @@ static void draw_layer_options(splitmix *random, problem *p) {
     }
 }
 
-/* Rows with gaps between them, now and then wide ones; the voters anywhere, from before the first row
- * to behind the last. */
+/* Rows with gaps between them, now and then wide ones; the voters anywhere, from before the first
+ * row to behind the last. */
 static void draw_positions(splitmix *random, problem *p) {
     size_t length = p->layer.length;
     int32_t *rows = new_array(length, sizeof *rows);

@@ -114,7 +114,8 @@ static void test_query_positions(void **state) {
     }
 }
 
-/* Positions of the default voters, said aloud, give the same bits; more of them than rows may vote. */
+/* Positions of the default voters, said aloud, give the same bits; more of them than rows may vote.
+ */
 static void test_voters_said_aloud(void **state) {
     (void)state;
     splitmix random = {5};
@@ -172,7 +173,8 @@ static void test_recent_positions(void **state) {
     }
 }
 
-/* ---- A decoder whose numbers lie outside the rows --------------------------------------------- */
+/* ---- A decoder whose numbers lie outside the rows ---------------------------------------------
+ */
 
 typedef struct outside {
     const float *numbers; /* [n_heads][n_rows][head_dim] */
@@ -250,7 +252,8 @@ static void test_decoder_is_told_which_row(void **state) {
     }
 }
 
-/* ---- A layer in one call ----------------------------------------------------------------------- */
+/* ---- A layer in one call -----------------------------------------------------------------------
+ */
 
 /* A layer in memory that may be written, and its outputs. */
 typedef struct cache {
@@ -401,11 +404,11 @@ static void test_prompts_shorter_than_the_window(void **state) {
     assert_int_equal(ledger.kept_bytes, 2 * 2 * 2 * 23 * 8 * 4);
     for (size_t set = 0; set < 2; set++) {
         snapkv_selection selection;
-        assert_ok(snapkv_select(&c.p.config, &c.p.layer, set, c.kept, NULL, &selection,
-                                c.workspace, c.size));
+        assert_ok(snapkv_select(&c.p.config, &c.p.layer, set, c.kept, NULL, &selection, c.workspace,
+                                c.size));
         assert_true(selection.bypassed && selection.n_kept == 20 && selection.coverage == 1);
-        assert_ok(snapkv_compress(&c.p.config, &c.p.layer, set, c.kept, &c.keys_out,
-                                  &c.values_out, NULL, c.workspace, c.size));
+        assert_ok(snapkv_compress(&c.p.config, &c.p.layer, set, c.kept, &c.keys_out, &c.values_out,
+                                  NULL, c.workspace, c.size));
     }
     assert_ok(compress(&c));
     assert_untouched(&c);
@@ -522,7 +525,8 @@ static void test_outputs_inside_inputs(void **state) {
     free_cache(&c);
 }
 
-/* ---- Steps --------------------------------------------------------------------------------------- */
+/* ---- Steps
+ * --------------------------------------------------------------------------------------- */
 
 static void test_keep_by_hand(void **state) {
     (void)state;
@@ -562,7 +566,7 @@ static void test_keep_by_hand(void **state) {
 static void test_coverage_by_hand(void **state) {
     (void)state;
     const float votes[6] = {0.5f, 0.25f, 0, 0.25f, 1, 0.5f}; /* of 4 queries */
-    const int32_t kept[5] = {4, 7, 1, 4, 6};                  /* 1.25 dropped; one twice */
+    const int32_t kept[5] = {4, 7, 1, 4, 6};                 /* 1.25 dropped; one twice */
     const snapkv_config config = make_config(4, 8, 1);
     float coverage = -1;
     assert_ok(snapkv_coverage(&config, 10, votes, kept, 5, &coverage));
@@ -588,7 +592,8 @@ static void test_coverage_by_hand(void **state) {
     assert_true(coverage == -1);
 }
 
-/* ---- Views --------------------------------------------------------------------------------------- */
+/* ---- Views
+ * --------------------------------------------------------------------------------------- */
 
 static void test_views(void **state) {
     (void)state;
