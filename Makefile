@@ -220,8 +220,8 @@ $(B)/fuzz/%: $(B)/fuzz/$$(*D)/$$(*F).o $$(addprefix $(B)/fuzz/$$(*D)/,$(FUZZ_OBJ
 TOOLS := clang lld libclang-rt-14-dev clang-tidy cppcheck gcovr libcmocka-dev libsimde-dev \
     pkg-config gcc-aarch64-linux-gnu gcc-arm-linux-gnueabihf gcc-i686-linux-gnu \
     gcc-s390x-linux-gnu gcc-powerpc64-linux-gnu gcc-riscv64-linux-gnu gcc-mingw-w64-x86-64 \
-    gcc-arm-none-eabi libnewlib-arm-none-eabi libc6-dev-arm64-cross libc6-dev-armhf-cross libc6-dev-i386-cross \
-    libc6-dev-s390x-cross libc6-dev-ppc64-cross libc6-dev-riscv64-cross qemu-user \
+    gcc-arm-none-eabi libnewlib-arm-none-eabi libc6-dev-arm64-cross libc6-dev-armhf-cross \
+    libc6-dev-i386-cross libc6-dev-s390x-cross libc6-dev-ppc64-cross libc6-dev-riscv64-cross qemu-user \
     qemu-system-arm valgrind wine wine64
 
 tools: ## install what the checks can use, on Debian as root
