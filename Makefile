@@ -20,7 +20,7 @@ ISA_neon   := -DSNAPKV_ISA=SNAPKV_ISA_NEON
 ISA_scalar_fma := $(ISA_scalar) -DSNAPKV_SCALAR_FMA=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pictures llama examples check vectors bench install uninstall clean
+.PHONY: help demo quality pictures llama examples check vectors bench install uninstall clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -40,8 +40,19 @@ demo: $(B)/recall $(B)/keepmap ## the main job on the built-in model: table and 
 	$(B)/recall
 	$(B)/keepmap
 
-pictures: demo ## write docs/recall.svg and docs/keepmap.svg anew
-	cp $(B)/recall.svg $(B)/keepmap.svg docs/
+# What docs/choosing.md says, in some 2 minutes of two processors.
+quality: $(B)/quality ## what every way to cut a cache costs, on two tasks: tables; a picture by gnuplot
+	@$(B)/quality text --data $(B)/quality-text.tsv >$(B)/quality-text.txt & \
+	$(B)/quality recall --data $(B)/quality-recall.tsv && wait $$! && cat $(B)/quality-text.txt
+	@if command -v gnuplot >/dev/null; then gnuplot -e "recall='$(B)/quality-recall.tsv'" \
+	    -e "text='$(B)/quality-text.tsv'; out='$(B)/quality.svg'" tests/quality/quality.gp && \
+	    echo 'Picture: $(B)/quality.svg'; else echo 'SKIP the picture: gnuplot is missing'; fi
+
+$(B)/quality: tests/quality/quality.c $(wildcard examples/*.h) $(H) | $(B)
+	$(CC) $(BASE) $(CFLAGS) -O3 $(NATIVE) -o $@ $< -lm
+
+pictures: demo quality ## write the pictures of docs/ anew
+	cp $(B)/recall.svg $(B)/keepmap.svg $(B)/quality.svg docs/
 
 $(B)/threads: BASE += -pthread
 
@@ -81,7 +92,7 @@ check-llamacpp: $(B)/cmocka.ok ## what that promises; fetches Debian's library i
 
 # tests/checks lists the checks: a new one is a line there, whatever it needs is built by its script
 # or stands in NEEDED. run.sh runs them, as many at a time as there are processors, and counts.
-NEEDED := examples $(B)/accuracy $(B)/make_vectors
+NEEDED := examples $(B)/quality $(B)/accuracy $(B)/make_vectors
 
 check: $(B)/cmocka.ok $(NEEDED) ## every promise, the quick way; installs cmocka if it is missing
 	@tests/run.sh quick
