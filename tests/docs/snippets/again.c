@@ -15,6 +15,7 @@ int main(void) {
     snapkv_config config = snapkv_default_config();
     snapkv_layer layer = {0};
     snapkv_rows_out keys_out, values_out;
+    double votes[HQ][LIMIT];
     size_t size, i, h, n, t, rounds = 0;
     void *workspace;
 
@@ -24,6 +25,7 @@ int main(void) {
     memcpy(values, all_keys, sizeof values);
     config.window = W;
     config.capacity = C;
+    config.kernel_size = 1;
     layer.n_query_heads = HQ;
     layer.n_kv_heads = 1;
     layer.length = L;
@@ -53,8 +55,21 @@ int main(void) {
             layer.key_positions = positions;
             for (h = 0; h < HQ; h++) {
                 CHECK(votes_agree(&config, &layer, h));
+                votes_by_formula(&layer, W, LIMIT - W, h, votes[h]);
             }
+            layer.key_positions = NULL;
             CHECK(compress_again(&config, &layer, &map, kept, workspace, size) == SNAPKV_OK);
+            for (i = 0; i + W < C; i++) { /* none that is dropped has more votes */
+                const double least = votes[0][kept[i]] + votes[1][kept[i]];
+
+                for (h = 0, n = 0; n < LIMIT - W; n++) {
+                    if (h < C && kept[h] == (int32_t)n) {
+                        h++;
+                    } else {
+                        CHECK(votes[0][n] + votes[1][n] <= least + 1e-5);
+                    }
+                }
+            }
             CHECK(snapkv_next_slot(&map.cursor) == C);
             CHECK(snapkv_rewind(&map.cursor, 1) == SNAPKV_ERROR_INDEX);
             rounds++;

@@ -11,7 +11,7 @@ int main(void) {
     static const size_t first[B] = {CTX - L, 0}; /* padding on the left, and on the right */
     const padded_batch batch = {queries[0][0][0], keys[0][0][0], values[0][0][0], CTX, HQ, HKV, D};
     snapkv_config config = snapkv_default_config();
-    int32_t kept[B][HKV][C];
+    int32_t kept[B][HKV][C], bypassed[W];
     size_t b, i, set;
 
     memset(queries, 0xff, sizeof queries); /* NaN */
@@ -26,6 +26,7 @@ int main(void) {
     config.capacity = C;
     for (b = 0; b < B; b++) {
         const snapkv_layer layer = sequence_of_batch(&batch, b, first[b], L, W);
+        const snapkv_layer few = sequence_of_batch(&batch, b, first[b], W - 3, W);
         const size_t size = snapkv_workspace_size(&config, &layer);
         void *workspace = malloc(size);
 
@@ -34,6 +35,10 @@ int main(void) {
                   SNAPKV_OK);
         }
         CHECK(votes_agree(&config, &layer, 3));
+        CHECK(layer.queries.data == queries[b][first[b] + L - W][0]);
+        CHECK(few.queries.data == queries[b][first[b]][0]);
+        CHECK(snapkv_select(&config, &few, 0, bypassed, NULL, NULL, workspace, size) == SNAPKV_OK);
+        CHECK(bypassed[0] == 0 && bypassed[W - 4] == W - 4);
         free(workspace);
     }
     CHECK(memcmp(kept[0], kept[1], sizeof kept[0]) == 0);

@@ -20,6 +20,8 @@ int main(void) {
     for (i = 0; i < L * D; i++) {
         keys[1][0][i] *= 3.0f; /* a head of few, high scores */
     }
+    memcpy(keys[0][0], queries[0][0], sizeof keys[0][0]); /* pinned, and high scores as well */
+    memcpy(keys[0][1], queries[1][0], sizeof keys[0][1]);
     config.window = W;
     config.n_sink = SINKS;
     layer.n_query_heads = HQ;
