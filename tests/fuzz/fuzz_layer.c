@@ -636,6 +636,84 @@ static void fuzz_vote(input *in, const subject *s) {
     guard_free(&workspace.memory);
 }
 
+/* The parts of a prompt: so short a one has a single part. The values are not looked at. */
+static void fuzz_parts(input *in, const subject *whole) {
+    subject s = *whole;
+    problem *p = &s.p;
+    snapkv_layer *layer = &p->layer;
+    memset(&layer->values, 0, sizeof layer->values);
+    int readable = is_readable(&s);
+    verdict v = judge_layer(&s, VOTES);
+    int is_sound = !v.must && !v.may;
+    size_t n_heads = is_sound && p->config.sharing != SNAPKV_PER_QUERY_HEAD
+                         ? layer->n_query_heads / layer->n_kv_heads
+                         : 1;
+    size_t n_groups = is_sound ? layer->n_query_heads / n_heads : 1;
+    size_t n_all = layer->length / 6144 + (layer->length % 6144 != 0);
+    size_t group = draw_index(in, n_groups);
+    size_t first = draw_once_in(in, 16) ? draw_extreme(in) : 0;
+    size_t n_parts = draw_once_in(in, 16) ? draw_extreme(in) : 1;
+    layer->first_row = draw_once_in(in, 16) ? draw_extreme(in) : 0;
+    if (group >= n_groups || first > n_all || n_parts > n_all - first ||
+        (n_parts > 0 && (layer->first_row % 6144 != 0 || layer->first_row / 6144 > first))) {
+        v.must |= BIT(SNAPKV_ERROR_INDEX);
+    }
+    if (n_parts == 0 || (!is_sound && !v.must)) { /* K isn't needed, or who knows */
+        v.may |= v.must;
+        v.must = 0;
+    }
+    exactness e = {0, 0, 0};
+    if (is_sound && readable && !v.must && n_parts > 0) {
+        e = judge_window(p, group * n_heads, n_heads);
+        add_exactness(&v, e);
+    }
+    assert_int_equal(snapkv_part_count(layer->length), n_all);
+    if (!(is_sound && readable) && !(v.must & ~BIT(SNAPKV_ERROR_NOT_FINITE))) {
+        return;
+    }
+    size_t least = snapkv_part_workspace_min(&p->config, layer);
+    size_t full = snapkv_part_workspace_size(&p->config, layer, 1);
+    assert_true(least <= full);
+    size_t size = full > 1 << 24 ? 64 : draw_once_in(in, 2) ? least : full;
+    if (size < least || size == 0) {
+        v.must |= BIT(SNAPKV_ERROR_WORKSPACE);
+    }
+    guard workspace = guard_new(size / 4 * 4, GUARD_AFTER);
+    size_t n = is_sound && readable ? problem_prefix(p) : 8;
+    size_t window = is_sound && readable ? p->config.window : 8;
+    size_t stride = n + draw_between(in, 0, 3);
+    guard statistics = guard_new(n_heads * window * sizeof(snapkv_statistic), GUARD_AFTER);
+    guard votes = guard_new(((n_heads - 1) * stride + n) * sizeof(float), GUARD_AFTER);
+    guard sums = guard_new(votes.size, GUARD_BEFORE);
+    snapkv_statistic *known = (snapkv_statistic *)(void *)statistics.data;
+    float *out = (float *)(void *)votes.data;
+    snapkv_status status = snapkv_part_observe(&p->config, layer, group, first, n_parts, known,
+                                               workspace.data, workspace.size);
+    check_verdict(status, v, "snapkv_part_observe");
+    if (status == SNAPKV_OK && n_parts > 0) {
+        assert_ok(snapkv_part_vote(&p->config, layer, group, first, n_parts, known,
+                                   draw_once_in(in, 2), out, (float *)(void *)sums.data, stride,
+                                   workspace.data, workspace.size));
+        for (size_t head = 0; head < n_heads; head++) {
+            float *expected = run_vote(p, group * n_heads + head,
+                                       snapkv_workspace_min(&p->config, layer), GUARD_AFTER);
+            assert_memory_equal(out + head * stride, expected, n * sizeof(float));
+            free(expected);
+        }
+        known[draw_between(in, 0, n_heads * window - 1)].sum = draw_once_in(in, 2) ? NAN : -1;
+        assert_status(snapkv_part_vote(&p->config, layer, group, first, n_parts, known, 1, out,
+                                       (float *)(void *)sums.data, stride, workspace.data,
+                                       workspace.size),
+                      SNAPKV_ERROR_NOT_FINITE);
+    } else {
+        guard_check_untouched(&votes);
+    }
+    guard_free(&workspace);
+    guard_free(&statistics);
+    guard_free(&votes);
+    guard_free(&sums);
+}
+
 /* Only scores about as high as the last that is kept may have changed sides. */
 static void check_boundary(const problem *p, const double *exact, const int32_t *kept,
                            double tolerance) {
@@ -1483,6 +1561,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (can_call(&s)) {
         fuzz_check(&s);
         fuzz_vote(&in, &s);
+        fuzz_parts(&in, &s);
         fuzz_select(&in, &s);
         fuzz_steps(&in, &s);
         fuzz_compress(&in, &s);
