@@ -406,8 +406,7 @@ SNAPKV_API snapkv_status snapkv_select(
  *
  * Uses of the config the sharing, and the window and the capacity to know where Q lies. n_kept = 0
  * writes nothing. Errors: NULL, SHAPE, STRIDE, OPTION (sharing, dtype, custom row_bytes), OUTPUT,
- * INDEX (set, kept), ALIAS (a written row in Q, K, V, the list or the other output; of a
- * page all rows count). */
+ * INDEX (set, kept), ALIAS (a written row, of a page all, in Q, K, V, kept or the other output). */
 SNAPKV_API snapkv_status snapkv_gather(
     const snapkv_config *config, const snapkv_layer *layer, size_t set, const int32_t *kept,
     size_t n_kept, const snapkv_rows_out *keys_out, const snapkv_rows_out *values_out);
@@ -582,8 +581,7 @@ SNAPKV_API snapkv_status snapkv_account_lists(
     const size_t *counts, snapkv_ledger *ledger);
 
 /* How much of one later query's attention over the whole prompt falls on the kept positions: 1 less
- * the sum of its weights on the others. A sink logit is never evicted and counts as kept, and so
- * does what the query's span hides.
+ * the sum of its weights on the others. A sink logit, and what the span hides, count as kept.
  *
  *   in   query     [head_dim]  float, rotated, of query head query_head
  *        position  its logical position, that of the last key .. INT32_MAX: for ALiBi, span, chunk
