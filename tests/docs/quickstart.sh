@@ -10,7 +10,7 @@ h=include/snapkv.h
 out=$B
 failed=0
 fail() {
-    echo "$1"
+    echo "$*"
     failed=1
 }
 
@@ -27,6 +27,9 @@ banner=$(grep -n 'Nothing below is API' $h | cut -d: -f1)
 last=$(awk -v end="$banner" 'NR < end && /^SNAPKV_API/ { line = NR } END { print line }' $h)
 [ "$first" -le 330 ] || fail "the first public function is at line $first"
 [ "$last" -le 620 ] || fail "the last public function is at line $last"
+missing=$(sed -n "1,${banner}s/^SNAPKV_API .*[ *]\(snapkv_[a-z_0-9]*\)(.*/\1/p" $h |
+    while read -r name; do grep -q "\`$name\`" README.md || echo "$name"; done)
+[ -z "$missing" ] || fail "the README's table lacks" $missing
 awk 'length > 100 { print FILENAME ":" FNR ": " length " columns"; bad = 1 } END { exit bad }' $h ||
     fail 'lines above 100 columns'
 
