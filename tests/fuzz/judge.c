@@ -34,6 +34,9 @@ verdict judge_sizes(const snapkv_config *config, const snapkv_layer *layer, int 
         (needs & COMPETING && recent >= layer->length)) {
         v.must |= BIT(SNAPKV_ERROR_WINDOW);
     }
+    if (layer->first_row != 0) { /* K is whole but for snapkv_part_* */
+        v.must |= BIT(SNAPKV_ERROR_INDEX);
+    }
     if (needs & KEEPING && (wide)config->capacity <= (wide)recent + config->n_sink) {
         v.must |= BIT(SNAPKV_ERROR_CAPACITY);
     }
@@ -83,6 +86,7 @@ snapkv_status status_of_text(const char *text) {
         {"layer.length:", SNAPKV_ERROR_SHAPE},
         {"layer.head_dim:", SNAPKV_ERROR_SHAPE},
         {"_positions:", SNAPKV_ERROR_INDEX},
+        {"layer.first_row:", SNAPKV_ERROR_INDEX},
         {"layer.", SNAPKV_ERROR_OPTION},
         {".dtype:", SNAPKV_ERROR_OPTION},
         {".row_bytes:", SNAPKV_ERROR_OPTION},

@@ -9,8 +9,8 @@ set -u
 out=$B/mutants
 list=tests/unit/mutants.txt
 # Timing, stack depth and prompts of a million tokens tell nothing here, and a model's run is long.
-order='cases errors select vote pool top_k gather compress layouts dtypes mass ledger cursor finite
-       alias corners article contract random workspace'
+order='cases errors select vote steps pool top_k allocate gather compress alias pages layouts dtypes
+       mass ledger cursor finite corners article contract parts random workspace'
 flags='-std=c99 -O1 -w -Itests/support -DSNAPKV_ISA=SNAPKV_ISA_SCALAR'
 tests/need_cmocka.sh || exit 1
 rm -rf "$out"
