@@ -464,6 +464,11 @@ static void test_gather_needs_the_sharing_alone(void **state) {
             assert_memory_equal(out[1] + i * 8, c.p.values + from, 32);
         }
     }
+    const int32_t beyond[2] = {3, 60};
+    assert_status(snapkv_gather(&c.p.config, &c.p.layer, 4, list, 3, &keys_out, &values_out),
+                  SNAPKV_ERROR_INDEX);
+    assert_status(snapkv_gather(&c.p.config, &c.p.layer, 3, beyond, 2, &keys_out, &values_out),
+                  SNAPKV_ERROR_INDEX);
     c.p.config.sharing = (snapkv_sharing)3;
     assert_status(snapkv_gather(&c.p.config, &c.p.layer, 0, list, 3, &keys_out, &values_out),
                   SNAPKV_ERROR_OPTION);
