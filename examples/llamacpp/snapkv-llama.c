@@ -119,7 +119,7 @@ static void log_errors(enum ggml_log_level level, const char *text, void *contex
 /* NULL, or why this tool can't serve the model. */
 static const char *refuse(const struct llama_model *model) {
     const enum llama_rope_type rope = llama_model_rope_type(model);
-    char text[64];
+    char arch[64] = "", key[128], text[64];
     if (llama_model_n_swa(model) > 0)
         return "layers with a sliding window keep a cache of their own, which is not served";
     if (rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_IMROPE ||
@@ -128,8 +128,13 @@ static const char *refuse(const struct llama_model *model) {
     if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model) ||
         llama_model_has_encoder(model))
         return "only models whose whole memory is one cache of keys and values are served";
-    if (llama_model_meta_val_str(model, "phi3.rope.scaling.original_context_length", text,
-                                 sizeof text) >= 0)
+    /* A stretched rotation with a length of its own, unless it is one that only looks at that. */
+    (void)llama_model_meta_val_str(model, "general.architecture", arch, sizeof arch);
+    snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", arch);
+    const int is_stretched = llama_model_meta_val_str(model, key, text, sizeof text) >= 0;
+    snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
+    if (is_stretched && (llama_model_meta_val_str(model, key, text, sizeof text) < 0 ||
+                         strcmp(text, "longrope") == 0))
         return "LongRoPE chooses its rotation by the size of the context, which is not served";
     return NULL;
 }

@@ -206,7 +206,11 @@ def write_random(args):
     add("output_norm", dim)
     tokens = ["<0x%02X>" % i for i in range(256)]
     sizes = dim, hidden, args.layers, args.heads, args.kv_heads, 256, 131072
-    fields = describe(args.arch, sizes, "llama", tokens, TOKEN_BYTE)
+    arch = "llama" if args.arch == "longrope" else args.arch
+    fields = describe(arch, sizes, "llama", tokens, TOKEN_BYTE)
+    if args.arch == "longrope":
+        fields += [field("llama.rope.scaling.type", STRING, "longrope"),
+                   field("llama.rope.scaling.original_context_length", U32, 4096)]
     if args.arch == "gemma3":
         fields += [field("gemma3.attention.sliding_window", U32, 64),
                    field("gemma3.attention.key_length", U32, args.head_dim),
@@ -236,8 +240,9 @@ def main():
                           ("hidden", 512)):
         sized.add_argument("--" + name, type=positive, default=default, help=" ")
     sized.add_argument("--f16", action="store_true", help="weights in half precision")
-    sized.add_argument("--arch", choices=("llama", "gemma3", "qwen2vl"), default="llama",
-                       help="gemma3 slides windows, qwen2vl has M-RoPE: both are refused")
+    sized.add_argument("--arch", choices=("llama", "longrope", "gemma3", "qwen2vl"),
+                       default="llama", help="longrope, gemma3 (it slides windows) and qwen2vl "
+                       "(M-RoPE) are refused")
     sized.add_argument("--seed", type=int, default=1, help=" ")
     sized.set_defaults(run=write_random)
     prompt = kinds.add_parser("prompt")

@@ -2,34 +2,16 @@
 # SnapKV on llama.cpp: the tool and what it is made of, with an installed library, with that of
 # $LLAMA (a folder), or with Debian's, fetched into build/.
 set -u
-: "${B:=build}" "${LLAMA:=}"
-folder=$B/llamacpp
-mkdir -p "$folder/files"
+. tests/llamacpp/library.sh
+build snapkv-llama test_llamacpp
 rm -f "$folder"/files/*
-command -v python3 >/dev/null || {
-    echo "SKIP: llama.cpp: the models are written by python3 (Debian: apt-get install python3)"
-    exit 77
-}
-run= backends= loose=
-if [ -z "$LLAMA" ] && ! examples/llamacpp/flags.sh >/dev/null 2>&1; then
-    tests/llamacpp/fetch.sh "$folder/debian" || exit
-    # Debian's unstable has a newer C library: its own loader runs the programs.
-    LLAMA=$folder/debian
-    libraries=$(dirname "$(find "$LLAMA/usr/lib" -name 'libllama.so' | head -n 1)")
-    loader=$(find "$LLAMA/usr/lib" -name 'ld-linux*' | head -n 1)
-    run="$loader --library-path $libraries:$libraries/blas"
-    backends=$(find "$libraries/ggml" -type d -name 'backends*' | head -n 1)
-    loose=-Wl,--allow-shlib-undefined
-fi
-"${MAKE:-make}" -s "B=$B" "LLAMA=$LLAMA" "LLAMA_LINK=$loose" "$folder/snapkv-llama" \
-    "$folder/test_llamacpp" || exit 1
 
 gguf=examples/llamacpp/to_gguf.py
-files=$folder/files
 "$gguf" recall "$files/recall.gguf" &&
     "$gguf" random "$files/random-64.gguf" --head-dim 64 &&
     "$gguf" random "$files/random-128.gguf" --head-dim 128 &&
     "$gguf" random "$files/sliding.gguf" --arch gemma3 &&
+    "$gguf" random "$files/longrope.gguf" --arch longrope &&
     "$gguf" random "$files/mrope.gguf" --arch qwen2vl || exit 1
 
 failed=0
@@ -87,6 +69,7 @@ refused 'to save to can.t be opened' -f "$files/prompt" --save "$files/none/save
 ls "$files" | grep -q part && fail "a part of a file was left behind"
 
 refused 'sliding window' -f "$files/prompt" -m "$files/sliding.gguf"
+refused 'LongRoPE' -f "$files/prompt" -m "$files/longrope.gguf"
 refused 'M-RoPE' -f "$files/prompt" -m "$files/mrope.gguf"
 refused "model can't be loaded" -f "$files/prompt" -m "$files/prompt"
 refused "can't be opened" -f "$files/none"
