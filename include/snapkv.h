@@ -561,8 +561,8 @@ SNAPKV_API snapkv_status snapkv_part_vote(
 
 /* Pools the votes of a set's heads and reduces them: snapkv_score from its votes.
  *
- *   in   votes   [n_heads] rows, `stride` floats apart, of n positions; those within half a kernel
- *        sums    of a worker's border need its neighbour's votes. sums: likewise, or the votes
+ *   in   votes   [n_heads] rows, `stride` floats apart, of n positions: within half a kernel of its
+ *                border a worker needs its neighbour's too. sums: likewise, or the votes again
  *   out  scores  [n]
  *        mean    [n]  the votes for snapkv_coverage; NULL: not wanted, and sums not looked at
  * Errors: NULL, SHAPE, KERNEL, OPTION, STRIDE, ALIAS, NOT_FINITE. */
@@ -633,7 +633,9 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
  *
  * SKV_INLINE          the kernels are written once over constants that only inlining folds away
  * SKV_NOINLINE        one copy, called: GCC inlines plain static functions into one giant, which
- *                     took it 4.2 s for the program above instead of 1.4 (GCC 12 -O3)
+ *                     took it 4.2 s for the program above instead of 1.4 (GCC 12 -O3). The three
+ *                     functions that are plain `static inline` cost 4 % of the votes' time when
+ *                     called (GCC 12, AVX2, Zen 3, L 4096)
  * SKV_WRAPS           unsigned arithmetic wraps around here, and is meant to: clang's
  *                     -fsanitize=integer would report it
  * SKV_UNROLL          in full: keeps a register tile in registers at -O2 as well
@@ -815,16 +817,16 @@ SKV_INLINE skv_vec skv_load_bf16(const void *p) {
     const __m512i wide = _mm512_maskz_cvtepu16_epi32(SKV_ALL, half);
     return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(SKV_ALL, wide, 16));
 }
-SKV_INLINE float skv_sum_block(const skv_vec *parts) {
-    const __m256 eight = _mm256_add_ps(_mm512_maskz_extractf32x8_ps((__mmask8)-1, parts[0], 0),
-                                       _mm512_maskz_extractf32x8_ps((__mmask8)-1, parts[0], 1));
+SKV_INLINE float skv_sum_block(const skv_vec *block) {
+    const __m256 eight = _mm256_add_ps(_mm512_maskz_extractf32x8_ps((__mmask8)-1, block[0], 0),
+                                       _mm512_maskz_extractf32x8_ps((__mmask8)-1, block[0], 1));
     __m128 sum = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
     return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 }
-SKV_INLINE float skv_max_block(const skv_vec *parts) {
-    const __m256 eight = _mm256_max_ps(_mm512_maskz_extractf32x8_ps((__mmask8)-1, parts[0], 0),
-                                       _mm512_maskz_extractf32x8_ps((__mmask8)-1, parts[0], 1));
+SKV_INLINE float skv_max_block(const skv_vec *block) {
+    const __m256 eight = _mm256_max_ps(_mm512_maskz_extractf32x8_ps((__mmask8)-1, block[0], 0),
+                                       _mm512_maskz_extractf32x8_ps((__mmask8)-1, block[0], 1));
     __m128 top = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     top = _mm_max_ps(top, _mm_movehl_ps(top, top));
     return _mm_cvtss_f32(_mm_max_ss(top, _mm_movehdup_ps(top)));
@@ -877,14 +879,14 @@ SKV_INLINE skv_vec skv_load_bf16(const void *p) {
     const __m128i half = _mm_loadu_si128((const __m128i *)p);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
-SKV_INLINE float skv_sum_block(const skv_vec *parts) {
-    const __m256 eight = _mm256_add_ps(parts[0], parts[1]);
+SKV_INLINE float skv_sum_block(const skv_vec *block) {
+    const __m256 eight = _mm256_add_ps(block[0], block[1]);
     __m128 sum = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
     return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
 }
-SKV_INLINE float skv_max_block(const skv_vec *parts) {
-    const __m256 eight = _mm256_max_ps(parts[0], parts[1]);
+SKV_INLINE float skv_max_block(const skv_vec *block) {
+    const __m256 eight = _mm256_max_ps(block[0], block[1]);
     __m128 top = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     top = _mm_max_ps(top, _mm_movehl_ps(top, top));
     return _mm_cvtss_f32(_mm_max_ss(top, _mm_movehdup_ps(top)));
@@ -946,14 +948,14 @@ SKV_INLINE skv_vec skv_load_bf16(const void *p) {
     const uint16x4_t half = vreinterpret_u16_u8(vld1_u8((const uint8_t *)p));
     return vreinterpretq_f32_u32(vshll_n_u16(half, 16));
 }
-SKV_INLINE float skv_sum_block(const skv_vec *parts) {
+SKV_INLINE float skv_sum_block(const skv_vec *block) {
     const float32x4_t four =
-        vaddq_f32(vaddq_f32(parts[0], parts[2]), vaddq_f32(parts[1], parts[3]));
+        vaddq_f32(vaddq_f32(block[0], block[2]), vaddq_f32(block[1], block[3]));
     const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
-SKV_INLINE float skv_max_block(const skv_vec *parts) {
-    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(parts[0], parts[1]), vmaxq_f32(parts[2], parts[3])));
+SKV_INLINE float skv_max_block(const skv_vec *block) {
+    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(block[0], block[1]), vmaxq_f32(block[2], block[3])));
 }
 
 #else /* SNAPKV_ISA_SCALAR */
@@ -1069,12 +1071,12 @@ SKV_LARGE skv_vec skv_load_bf16(const void *p) {
     memcpy(half, p, sizeof half);
     SKV_MAP(skv_vec, skv_float_of_bits((uint32_t)half[i] << 16));
 }
-SKV_INLINE float skv_sum_block(const skv_vec *parts) {
-    const skv_vec four = skv_add(skv_add(parts[0], parts[2]), skv_add(parts[1], parts[3]));
+SKV_INLINE float skv_sum_block(const skv_vec *block) {
+    const skv_vec four = skv_add(skv_add(block[0], block[2]), skv_add(block[1], block[3]));
     return (four.lane[0] + four.lane[2]) + (four.lane[1] + four.lane[3]);
 }
-SKV_INLINE float skv_max_block(const skv_vec *parts) {
-    const skv_vec four = skv_max(skv_max(parts[0], parts[1]), skv_max(parts[2], parts[3]));
+SKV_INLINE float skv_max_block(const skv_vec *block) {
+    const skv_vec four = skv_max(skv_max(block[0], block[1]), skv_max(block[2], block[3]));
     float top = four.lane[0];
     SKV_UNROLL for (int i = 1; i < SKV_LANES; i++) top = four.lane[i] > top ? four.lane[i] : top;
     return top;
@@ -1088,7 +1090,7 @@ enum {
     SKV_BLOCK = 16,  /* queries whose weights skv_sum_block adds: the widest native vector */
     SKV_TILE = 48,   /* keys of one softmax step: a multiple of every register tile, and a tile of
                         logits (6 KiB at W 32) and of keys (24 KiB at D 128) stays near in cache */
-    SKV_PARTS = SKV_BLOCK / SKV_LANES,
+    SKV_BLOCK_VECS = SKV_BLOCK / SKV_LANES,
     SKV_PART_TILES = SNAPKV_PART / SKV_TILE
 };
 
@@ -1204,8 +1206,12 @@ SKV_INLINE size_t skv_size_min(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
+SKV_INLINE size_t skv_div_up(size_t n, size_t step) {
+    return n / step + (n % step != 0);
+}
+
 SKV_INLINE size_t skv_round_up(size_t n, size_t step) {
-    return skv_size_mul(n / step + (n % step != 0), step);
+    return skv_size_mul(skv_div_up(n, step), step);
 }
 
 /* ---- Row loading --------------------------------------------------------------------------- */
@@ -1325,7 +1331,7 @@ SKV_INLINE int32_t *skv_take_ints(skv_arena *arena, size_t count) {
     return (int32_t *)skv_take(arena, count, sizeof(int32_t));
 }
 
-/* Places what every run needs, behind which the weights are kept. Returns its bytes. */
+/* Places what every scan needs; the kept weights lie behind it. Returns its bytes. */
 SKV_NOINLINE size_t skv_lay_out(skv_scan *scan, char *base) {
     const size_t n_scored = scan->n_scored, n_lanes = scan->n_lanes;
     const size_t head_lanes = skv_size_mul(scan->n_heads, n_lanes);
@@ -1363,7 +1369,7 @@ SKV_INLINE float *skv_stored_tile(const skv_scan *scan, size_t tile, size_t head
 }
 
 SKV_INLINE size_t skv_tiles(size_t rows) {
-    return rows / SKV_TILE + (rows % SKV_TILE != 0);
+    return skv_div_up(rows, SKV_TILE);
 }
 
 /* The first position that a query at position t sees. */
@@ -1899,12 +1905,12 @@ SKV_INLINE void skv_add_weights(const skv_scan *scan, const float *weights, size
     const size_t n_lanes = scan->n_lanes;
     const size_t n_vecs = (scan->n_queries + SKV_LANES - 1) / SKV_LANES;
     for (size_t k = 0; k < count; k++) {
-        skv_vec sum[SKV_PARTS];
-        SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
+        skv_vec sum[SKV_BLOCK_VECS];
+        SKV_UNROLL for (int i = 0; i < SKV_BLOCK_VECS; i++) {
             sum[i] = skv_set1(SKV_GROUND);
         }
-        for (size_t v = 0; v < n_vecs; v += SKV_PARTS) {
-            SKV_UNROLL for (size_t i = 0; i < SKV_PARTS; i++) {
+        for (size_t v = 0; v < n_vecs; v += SKV_BLOCK_VECS) {
+            SKV_UNROLL for (size_t i = 0; i < SKV_BLOCK_VECS; i++) {
                 if (v + i < n_vecs) {
                     const size_t lane = (v + i) * SKV_LANES;
                     sum[i] = skv_fma(skv_load(weights + k * n_lanes + lane),
@@ -1923,8 +1929,8 @@ SKV_INLINE void skv_top_weights(const skv_scan *scan, const float *weights, size
     const size_t n_vecs = (scan->n_queries + SKV_LANES - 1) / SKV_LANES;
     const skv_vec ground = skv_set1(SKV_GROUND);
     for (size_t k = 0; k < count; k++) {
-        skv_vec peak[SKV_PARTS];
-        SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
+        skv_vec peak[SKV_BLOCK_VECS];
+        SKV_UNROLL for (int i = 0; i < SKV_BLOCK_VECS; i++) {
             peak[i] = ground;
         }
         for (size_t v = 0; v < n_vecs; v++) { /* the largest knows no order */
@@ -2075,9 +2081,9 @@ SKV_NOINLINE float skv_kept_share(const float *votes, size_t n, const int32_t *k
         }
         for (size_t run = start; run < skv_size_min(n, start + SKV_MARKED); run += SKV_RUN) {
             const size_t end = run + skv_size_min(n - run, SKV_RUN);
-            skv_vec parts[SKV_PARTS];
-            SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
-                parts[i] = skv_set1(0.0f);
+            skv_vec sum[SKV_BLOCK_VECS];
+            SKV_UNROLL for (int i = 0; i < SKV_BLOCK_VECS; i++) {
+                sum[i] = skv_set1(0.0f);
             }
             for (size_t j = run; j < end; j += SKV_BLOCK) {
                 const unsigned marked = marks[(j - start) / SKV_BLOCK];
@@ -2089,11 +2095,11 @@ SKV_NOINLINE float skv_kept_share(const float *votes, size_t n, const int32_t *k
                     }
                     block = rest;
                 }
-                SKV_UNROLL for (int i = 0; i < SKV_PARTS; i++) {
-                    parts[i] = skv_add(parts[i], skv_load(block + i * SKV_LANES));
+                SKV_UNROLL for (int i = 0; i < SKV_BLOCK_VECS; i++) {
+                    sum[i] = skv_add(sum[i], skv_load(block + i * SKV_LANES));
                 }
             }
-            dropped += skv_sum_block(parts);
+            dropped += skv_sum_block(sum);
         }
     }
     const float share = 1.0f - dropped / n_rows;
@@ -2225,6 +2231,16 @@ SKV_NOINLINE void skv_count_codes(const float *scores, size_t n, int32_t low, in
     }
 }
 
+/* How far the place of a score in a sample may lie from the one expected, whose root is above the
+ * standard deviation. */
+SKV_NOINLINE size_t skv_slack(size_t rank) {
+    size_t slack = SKV_SLACK;
+    while (slack * slack < SKV_SLACK * SKV_SLACK * rank) {
+        slack++;
+    }
+    return slack;
+}
+
 /* Guesses a narrower range from every (n / 1024)-th score, and takes what one count over all scores
  * confirms: the one searched lies above the guess, inside or below. Usually a few thousand scores
  * are left, which the rounds above find among the others 32 at a time. */
@@ -2234,11 +2250,8 @@ SKV_NOINLINE skv_range skv_guess(const float *scores, size_t n, skv_range range)
     for (size_t i = 0; i < SKV_SAMPLES; i++) {
         sample[i] = scores[i * step];
     }
-    const size_t rank = range.rest / step; /* about: the deviation is below its root */
-    size_t slack = SKV_SLACK;
-    while (slack * slack < SKV_SLACK * SKV_SLACK * rank) {
-        slack++;
-    }
+    const size_t rank = range.rest / step; /* about */
+    const size_t slack = skv_slack(rank);
     skv_range top = range, bottom = range;
     top.rest = rank > slack ? rank - slack : 1;
     bottom.rest = skv_size_min(rank + slack, SKV_SAMPLES);
@@ -2328,17 +2341,17 @@ SKV_NOINLINE void skv_pick_top(const float *scores, size_t n, size_t k, snapkv_o
 
 /* ---- One budget for many lists --------------------------------------------------------------- */
 
-/* What the lists keep together where every code from a threshold up survives, and of each list at
- * least its `least` best. The higher the threshold, the less; the budget is met at the highest that
- * reaches it. */
-typedef struct skv_shares {
+/* Lists that share a budget: every score whose code is at or above a threshold survives, and of
+ * each list at least its `least` best. The higher the threshold, the fewer; it is to be the highest
+ * at which they reach the budget. */
+typedef struct skv_lists {
     const snapkv_list *lists;
     size_t n_lists, least;
-} skv_shares;
+} skv_lists;
 
-/* What a list keeps of which `above` codes survive. */
-SKV_INLINE size_t skv_share(const skv_shares *shares, size_t list, size_t above) {
-    const size_t least = skv_size_min(shares->least, shares->lists[list].n);
+/* What survives of a list, `above` of whose codes pass the threshold. */
+SKV_INLINE size_t skv_survivors(const skv_lists *all, size_t list, size_t above) {
+    const size_t least = skv_size_min(all->least, all->lists[list].n);
     return above < least ? least : above;
 }
 
@@ -2371,9 +2384,9 @@ SKV_WRAPS SKV_NOINLINE size_t skv_fill_bins(const snapkv_list *list, size_t step
     return above;
 }
 
-/* The highest threshold in low .. high at which the shares reach the budget; low where none does.
- * Rounds of 512 bins, as in skv_narrow. With a step above 1 it is a guess. */
-SKV_WRAPS SKV_NOINLINE int32_t skv_find_threshold(const skv_shares *shares, size_t step,
+/* The highest threshold in low .. high at which the survivors reach the budget; low where none
+ * does. Rounds of 512 bins, as in skv_narrow. With a step above 1 it is a guess. */
+SKV_WRAPS SKV_NOINLINE int32_t skv_find_threshold(const skv_lists *all, size_t step,
                                                   size_t budget, int32_t low, int32_t high) {
     while (low < high) {
         uint32_t count[SKV_BINS];
@@ -2385,11 +2398,11 @@ SKV_WRAPS SKV_NOINLINE int32_t skv_find_threshold(const skv_shares *shares, size
         }
         const uint32_t n_bins = (width >> shift) + 1;
         memset(reached, 0, sizeof reached);
-        for (size_t list = 0; list < shares->n_lists; list++) {
-            size_t above = skv_fill_bins(&shares->lists[list], step, low, high, shift, count);
+        for (size_t list = 0; list < all->n_lists; list++) {
+            size_t above = skv_fill_bins(&all->lists[list], step, low, high, shift, count);
             for (uint32_t bin = n_bins; bin-- > 0;) {
                 above += count[bin];
-                reached[bin] += skv_share(shares, list, above * step);
+                reached[bin] += skv_survivors(all, list, above * step);
             }
         }
         uint32_t bin = n_bins - 1;
@@ -2409,37 +2422,34 @@ SKV_WRAPS SKV_NOINLINE int32_t skv_find_threshold(const skv_shares *shares, size
     return low;
 }
 
-/* What all lists keep where every code from `low` up survives, and where every one above high. */
-SKV_NOINLINE void skv_add_shares(const skv_shares *shares, int32_t low, int32_t high,
+/* The survivors of all lists above the threshold `high`, and at the threshold `low`. */
+SKV_NOINLINE void skv_count_survivors(const skv_lists *all, int32_t low, int32_t high,
                                  size_t *above, size_t *not_below) {
     *above = *not_below = 0;
-    for (size_t list = 0; list < shares->n_lists; list++) {
+    for (size_t list = 0; list < all->n_lists; list++) {
         size_t list_above, list_not_below;
-        skv_count_codes(shares->lists[list].scores, shares->lists[list].n, low, high, &list_above,
+        skv_count_codes(all->lists[list].scores, all->lists[list].n, low, high, &list_above,
                         &list_not_below);
-        *above += skv_share(shares, list, list_above);
-        *not_below += skv_share(shares, list, list_not_below);
+        *above += skv_survivors(all, list, list_above);
+        *not_below += skv_survivors(all, list, list_not_below);
     }
 }
 
-enum { SKV_SHARE_SAMPLES = 1 << 15 }; /* of all lists together, for the guess */
+enum { SKV_BUDGET_SAMPLES = 1 << 15 }; /* of all lists together, for the guess */
 
 /* The threshold of a budget. As in skv_guess a sample first says where it is to be looked for, and
  * one count over all scores whether that is right. */
-SKV_NOINLINE int32_t skv_share_threshold(const skv_shares *shares, size_t n_scores,
+SKV_NOINLINE int32_t skv_budget_threshold(const skv_lists *all, size_t n_scores,
                                          size_t budget) {
     int32_t low = -0x7F7FFFFF, high = 0x7F7FFFFF;
-    const size_t step = n_scores / SKV_SHARE_SAMPLES;
+    const size_t step = n_scores / SKV_BUDGET_SAMPLES;
     if (step >= 4) {
-        const size_t rank = budget / step;
-        size_t slack = SKV_SLACK, above, not_below;
-        while (slack * slack < SKV_SLACK * SKV_SLACK * rank) {
-            slack++;
-        }
+        const size_t slack = skv_slack(budget / step);
+        size_t above, not_below;
         const size_t less = budget > slack * step ? budget - slack * step : 1;
-        const int32_t top = skv_find_threshold(shares, step, less, low, high);
-        const int32_t bottom = skv_find_threshold(shares, step, budget + slack * step, low, top);
-        skv_add_shares(shares, bottom, top, &above, &not_below);
+        const int32_t top = skv_find_threshold(all, step, less, low, high);
+        const int32_t bottom = skv_find_threshold(all, step, budget + slack * step, low, top);
+        skv_count_survivors(all, bottom, top, &above, &not_below);
         if (above >= budget) {
             low = top + 1;
         } else if (not_below >= budget) {
@@ -2449,7 +2459,7 @@ SKV_NOINLINE int32_t skv_share_threshold(const skv_shares *shares, size_t n_scor
             high = bottom - 1;
         }
     }
-    return skv_find_threshold(shares, 1, budget, low, high);
+    return skv_find_threshold(all, 1, budget, low, high);
 }
 
 /* ---- Gather ---------------------------------------------------------------------------------- */
@@ -2520,7 +2530,7 @@ SKV_NOINLINE void skv_move_columns_4(const int32_t *kept, size_t n_kept, const c
 /* ---- Broken rules ---------------------------------------------------------------------------- */
 
 /* Every rule of snapkv_check, once: its status, and what snapkv_explain says of it. Those of a view
- * hold for each of the three, and a broken one is told with the view: + SKV_OF_VIEW times it. */
+ * hold for each of the three, and a broken one is told as rule + view * SKV_N_RULES. */
 #define SKV_RULES(RULE, VIEW_RULE)                                                                 \
     RULE(SKV_CONFIG_NULL, NULL, "config: NULL")                                                    \
     RULE(SKV_LAYER_NULL, NULL, "layer: NULL")                                                      \
@@ -2563,7 +2573,6 @@ SKV_NOINLINE void skv_move_columns_4(const int32_t *kept, size_t n_kept, const c
     RULE(SKV_KEY_POSITIONS, INDEX, "layer.key_positions: negative or not ascending")
 
 enum { SKV_QUERIES, SKV_KEYS, SKV_VALUES, SKV_N_VIEWS };
-enum { SKV_OF_VIEW = 64 };
 
 #define SKV_RULE_NAME(name, status, text) name,
 enum { SKV_NO_RULE, SKV_RULES(SKV_RULE_NAME, SKV_RULE_NAME) SKV_N_RULES };
@@ -2572,7 +2581,7 @@ SKV_NOINLINE snapkv_status skv_status(int rule) {
 #define SKV_RULE_STATUS(name, status, text) SNAPKV_ERROR_##status,
     static const unsigned char statuses[] = {SNAPKV_OK,
                                              SKV_RULES(SKV_RULE_STATUS, SKV_RULE_STATUS)};
-    return (snapkv_status)statuses[rule % SKV_OF_VIEW];
+    return (snapkv_status)statuses[rule % SKV_N_RULES];
 }
 
 SKV_NOINLINE const char *skv_rule_text(int rule) {
@@ -2580,7 +2589,7 @@ SKV_NOINLINE const char *skv_rule_text(int rule) {
 #define SKV_VIEW_RULE_TEXT(name, status, text) {"queries." text, "keys." text, "values." text},
     static const char *const texts[][SKV_N_VIEWS] = {
         {NULL, NULL, NULL}, SKV_RULES(SKV_RULE_TEXT, SKV_VIEW_RULE_TEXT)};
-    return texts[rule % SKV_OF_VIEW][rule / SKV_OF_VIEW];
+    return texts[rule % SKV_N_RULES][rule / SKV_N_RULES];
 }
 
 /* Returns a broken rule, or an error, from the function that it stands in. */
@@ -2738,18 +2747,17 @@ SKV_INLINE int skv_is_bypassed(const snapkv_config *config, const snapkv_layer *
     return layer->length < config->capacity;
 }
 
-SKV_INLINE size_t skv_heads_per_set(const snapkv_config *config, const snapkv_layer *layer) {
-    return config->sharing == SNAPKV_PER_QUERY_HEAD ? 1 : layer->n_query_heads / layer->n_kv_heads;
-}
-
 /* The scan of one set, or of one K/V head's part of a layer. */
 SKV_NOINLINE skv_scan skv_set_scan(const snapkv_config *config, const snapkv_layer *layer) {
     /* Only a prompt that is bypassed may be shorter than its window. */
     const size_t n_queries = layer->query_positions
                                  ? config->window
                                  : skv_size_min(config->window, layer->length);
-    return skv_make_scan(layer, skv_heads_per_set(config, layer), n_queries,
-                         skv_prefix(config, layer->length), config->voting == SNAPKV_VOTE_MAX);
+    const size_t n_heads = config->sharing == SNAPKV_PER_QUERY_HEAD
+                               ? 1
+                               : layer->n_query_heads / layer->n_kv_heads;
+    return skv_make_scan(layer, n_heads, n_queries, skv_prefix(config, layer->length),
+                         config->voting == SNAPKV_VOTE_MAX);
 }
 
 /* What a call needs of the policy, beyond the window, the voting and the sharing. */
@@ -2757,8 +2765,8 @@ enum {
     SKV_FOR_VOTES = 1,     /* a position that competes */
     SKV_FOR_SCORES = 2,    /* pooling and reduction */
     SKV_FOR_SELECTION = 4, /* capacity and order */
-    SKV_FOR_PARTS = 16,    /* of the keys only some parts are there */
-    SKV_BYPASSES = 8       /* a prompt shorter than the capacity needs no window */
+    SKV_FOR_PARTS = 8,     /* of the keys only some parts are there */
+    SKV_BYPASSES = 16      /* a prompt shorter than the capacity needs no window */
 };
 
 /* The policy by itself. */
@@ -2876,11 +2884,11 @@ SKV_NOINLINE int skv_check_moved(const snapkv_rows *rows, const snapkv_layer *la
 
 /* The rule with the view that breaks it. */
 SKV_INLINE int skv_in_view(int rule, int view) {
-    return rule ? rule + view * SKV_OF_VIEW : 0;
+    return rule ? rule + view * SKV_N_RULES : 0;
 }
 
-/* n positions, none before its predecessor; is_strict: none at it either. */
-SKV_NOINLINE int skv_positions_ascend(const int32_t *positions, size_t n, int is_strict) {
+/* Whether n positions, none negative, ascend; is_strict: without equal ones. */
+SKV_NOINLINE int skv_ascends(const int32_t *positions, size_t n, int is_strict) {
     int32_t before = is_strict ? -1 : 0;
     for (size_t i = 0; positions && i < n; i++) {
         if (positions[i] < before || (is_strict && positions[i] == before)) {
@@ -2940,7 +2948,7 @@ SKV_NOINLINE int skv_check_scanned(const snapkv_config *config, const snapkv_lay
     if (has_voters) {
         SKV_OBEY(skv_in_view(skv_check_rows(queries, layer->n_query_heads, config->window,
                                             layer->head_dim, 1), SKV_QUERIES));
-        if (!skv_positions_ascend(layer->query_positions, config->window, 0)) {
+        if (!skv_ascends(layer->query_positions, config->window, 0)) {
             return SKV_QUERY_POSITIONS;
         }
     }
@@ -2948,7 +2956,7 @@ SKV_NOINLINE int skv_check_scanned(const snapkv_config *config, const snapkv_lay
         SKV_OBEY(skv_in_view(skv_check_rows(keys, layer->n_kv_heads, n_rows, layer->head_dim, 1),
                              SKV_KEYS));
     }
-    if (!skv_positions_ascend(layer->key_positions, layer->length, 1)) {
+    if (!skv_ascends(layer->key_positions, layer->length, 1)) {
         return SKV_KEY_POSITIONS;
     }
     /* Last, since the rows have shown that there are not absurdly many heads. */
@@ -2968,15 +2976,14 @@ SKV_INLINE int skv_check_layer(const snapkv_config *config, const snapkv_layer *
     return skv_check_scanned(config, layer, needs, layer ? layer->length : 0);
 }
 
-
 enum { SKV_FOR_LAYER = SKV_FOR_SCORES | SKV_FOR_SELECTION | SKV_BYPASSES };
 
 /* What snapkv_check looks at. */
 SKV_NOINLINE int skv_find_broken(const snapkv_config *config, const snapkv_layer *layer) {
     SKV_OBEY(skv_check_layer(config, layer, SKV_FOR_LAYER));
-    return !layer->values.data
-               ? 0
-               : skv_in_view(skv_check_moved(&layer->keys, layer, layer->length, 1), SKV_KEYS);
+    return layer->values.data
+               ? skv_in_view(skv_check_moved(&layer->keys, layer, layer->length, 1), SKV_KEYS)
+               : 0;
 }
 
 /* What snapkv_compress asks of the policy and the layer. */
@@ -2991,15 +2998,6 @@ SKV_NOINLINE int skv_check_compress(const snapkv_config *config, const snapkv_la
 SKV_NOINLINE int skv_indices_inside(const int32_t *indices, size_t n, size_t limit) {
     for (size_t i = 0; i < n; i++) {
         if (indices[i] < 0 || (size_t)indices[i] >= limit) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-SKV_NOINLINE int skv_ascends(const int32_t *indices, size_t n) {
-    for (size_t i = 1; i < n; i++) {
-        if (indices[i] <= indices[i - 1]) {
             return 0;
         }
     }
@@ -3135,7 +3133,7 @@ SKV_NOINLINE int skv_pages_overlap(const skv_region *a, const skv_region *b) {
     return 0;
 }
 
-/* Whether a block of a paged region meets one that isn't paged: only some numbers can. */
+/* Whether a paged region meets one that isn't: only blocks of some numbers can. */
 SKV_NOINLINE int skv_page_overlaps(const skv_region *paged, const skv_region *plain) {
     const size_t stride = paged->block_stride, extent = skv_block_extent(paged);
     const uintptr_t end = plain->data + skv_block_extent(plain);
@@ -3192,18 +3190,18 @@ SKV_NOINLINE int skv_region_meets_view(const skv_region *region, const snapkv_ro
     return 0;
 }
 
-/* Whether a region shares a byte with what a layer consists of, apart from one view: SKV_N_VIEWS
- * excepts none. */
+/* Whether a region shares a byte with what a layer consists of. in_place: the view that the region
+ * is to be written over; SKV_N_VIEWS: none. */
 SKV_NOINLINE int skv_meets_layer(const skv_region *region, const snapkv_config *config,
-                                 const snapkv_layer *layer, int needs, int excepted) {
+                                 const snapkv_layer *layer, int needs, int in_place) {
     const snapkv_rows *views[SKV_N_VIEWS] = {&layer->queries, &layer->keys, &layer->values};
     const int has_voters = skv_holds_voters(config, layer, needs);
     const size_t heads = layer->n_query_heads * sizeof(float);
     skv_region arrays[4];
     arrays[0] = skv_area(layer->sink_logits, heads);
     arrays[1] = skv_area(layer->alibi_slopes, heads);
-    arrays[2] = skv_area(layer->query_positions, has_voters ? config->window * 4 : 0);
-    arrays[3] = skv_area(layer->key_positions, layer->length * 4);
+    arrays[2] = skv_area(layer->query_positions, has_voters ? config->window * sizeof(int32_t) : 0);
+    arrays[3] = skv_area(layer->key_positions, layer->length * sizeof(int32_t));
     for (int i = 0; i < 4; i++) {
         if (skv_regions_overlap(region, &arrays[i])) {
             return 1;
@@ -3220,7 +3218,7 @@ SKV_NOINLINE int skv_meets_layer(const skv_region *region, const snapkv_config *
         const skv_region table = skv_area(views[view]->block_table,
                                           skv_n_blocks(views[view], n_rows) * sizeof(int32_t));
         if (skv_regions_overlap(region, &table) ||
-            (view != excepted &&
+            (view != in_place &&
              skv_region_meets_view(region, views[view], n_heads, n_rows, width))) {
             return 1;
         }
@@ -3713,7 +3711,7 @@ SNAPKV_API snapkv_status snapkv_gather(const snapkv_config *config, const snapkv
     }
     const skv_region list = skv_area(kept, skv_size_mul(n_kept, sizeof *kept));
     skv_gathering gathering;
-    SKV_TRY(skv_plan_gather(&gathering, config, layer, set, 1, n_kept, skv_ascends(kept, n_kept),
+    SKV_TRY(skv_plan_gather(&gathering, config, layer, set, 1, n_kept, skv_ascends(kept, n_kept, 1),
                             keys_out, values_out));
     SKV_TRY(skv_check_written(&gathering, &list, 1));
     skv_gather_heads(&gathering, 0, gathering.n_heads, kept);
@@ -3874,18 +3872,18 @@ SNAPKV_API snapkv_status snapkv_allocate(const snapkv_list *lists, size_t n_list
         }
         return SNAPKV_OK;
     }
-    skv_shares shares;
-    shares.lists = lists;
-    shares.n_lists = n_lists;
-    shares.least = least;
-    const int32_t threshold = skv_share_threshold(&shares, n_scores, budget);
+    skv_lists all;
+    all.lists = lists;
+    all.n_lists = n_lists;
+    all.least = least;
+    const int32_t threshold = skv_budget_threshold(&all, n_scores, budget);
     size_t above, not_below;
-    skv_add_shares(&shares, threshold, threshold, &above, &not_below);
+    skv_count_survivors(&all, threshold, threshold, &above, &not_below);
     size_t rest = budget - above; /* goes to scores at the threshold, in order */
     for (size_t i = 0; i < n_lists; i++) {
         skv_count_codes(lists[i].scores, lists[i].n, threshold, threshold, &above, &not_below);
-        const size_t share = skv_share(&shares, i, above);
-        const size_t more = skv_size_min(skv_share(&shares, i, not_below) - share, rest);
+        const size_t share = skv_survivors(&all, i, above);
+        const size_t more = skv_size_min(skv_survivors(&all, i, not_below) - share, rest);
         counts[i] = share + more;
         rest -= more;
     }
@@ -3919,7 +3917,7 @@ SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_l
 }
 
 SNAPKV_API size_t snapkv_part_count(size_t length) {
-    return length / SNAPKV_PART + (length % SNAPKV_PART != 0);
+    return skv_div_up(length, SNAPKV_PART);
 }
 
 /* A worker's scan of the parts first_part .. first_part + n_parts - 1. */
@@ -4211,7 +4209,7 @@ SNAPKV_API snapkv_status snapkv_gather_rows(const int32_t *kept, size_t n_kept, 
     /* Slot i then lies at or before the row it takes, and the rows to come lie behind it. */
     const int moves_down = src_stride == dst_stride && from >= to &&
                            (from == to || (src_stride > 0 && (from - to) % src_stride == 0)) &&
-                           skv_ascends(kept, n_kept);
+                           skv_ascends(kept, n_kept, 1);
     const int are_apart = !skv_strided_overlap(from, n_rows, src_stride, row_bytes, to, n_kept,
                                                dst_stride, row_bytes);
     if (skv_overlap((uintptr_t)kept, n_kept * sizeof *kept, to, dst_bytes) ||
@@ -4252,7 +4250,7 @@ SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kep
     if (!skv_indices_inside(kept, n_kept, n_columns)) {
         return SNAPKV_ERROR_INDEX;
     }
-    const int in_place = src == dst && src_stride == dst_stride && skv_ascends(kept, n_kept);
+    const int in_place = src == dst && src_stride == dst_stride && skv_ascends(kept, n_kept, 1);
     if (n_kept > 0 &&
         (skv_overlap((uintptr_t)kept, n_kept * sizeof *kept, (uintptr_t)dst,
                      skv_extent(1, 0, n_rows, dst_stride, dst_bytes)) ||
