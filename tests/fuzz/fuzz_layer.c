@@ -642,6 +642,10 @@ static void fuzz_parts(input *in, const subject *whole) {
     problem *p = &s.p;
     snapkv_layer *layer = &p->layer;
     memset(&layer->values, 0, sizeof layer->values);
+    layer->first_row = 0;
+    if (!can_call(&s)) {
+        return;
+    }
     int readable = is_readable(&s);
     verdict v = judge_layer(&s, VOTES);
     int is_sound = !v.must && !v.may;
@@ -699,6 +703,19 @@ static void fuzz_parts(input *in, const subject *whole) {
                                        snapkv_workspace_min(&p->config, layer), GUARD_AFTER);
             assert_memory_equal(out + head * stride, expected, n * sizeof(float));
             free(expected);
+        }
+        if (!judge_layer(&s, SCORES).must && p->config.sharing != SNAPKV_PER_LAYER) {
+            int by_max = p->config.voting == SNAPKV_VOTE_MAX;
+            size_t own_size = snapkv_workspace_min(&p->config, layer);
+            void *own = new_array(own_size, 1);
+            float *scores = new_array(4 * n, sizeof *scores); /* scores and means, twice */
+            assert_ok(snapkv_score(&p->config, layer, group, scores, scores + n, own, own_size));
+            assert_ok(snapkv_part_score(&p->config, n_heads, n, out,
+                                        by_max ? (float *)(void *)sums.data : out, stride,
+                                        scores + 2 * n, scores + 3 * n));
+            assert_memory_equal(scores + 2 * n, scores, 2 * n * sizeof *scores);
+            free(scores);
+            free(own);
         }
         known[draw_between(in, 0, n_heads * window - 1)].sum = draw_once_in(in, 2) ? NAN : -1;
         assert_status(snapkv_part_vote(&p->config, layer, group, first, n_parts, known, 1, out,
@@ -923,78 +940,6 @@ static void fuzz_steps(input *in, const subject *s) {
     guard_free(&votes);
     guard_free(&scores);
     guard_free(&workspace.memory);
-}
-
-/* The steps of a worker, here the only one: observe, vote, score, with the bits of snapkv_vote and
- * snapkv_score. Parts that are not there are refused. */
-static void fuzz_parts(input *in, const subject *s) {
-    const problem *p = &s->p;
-    if (!is_readable(s) || p->layer.first_row != 0) {
-        return;
-    }
-    verdict v = judge_layer(s, VOTES);
-    size_t n_heads =
-        p->config.sharing == SNAPKV_PER_QUERY_HEAD ? 1 : s->n_query_heads / s->n_kv_heads;
-    size_t group = draw_index(in, s->n_query_heads / n_heads);
-    size_t first_part = draw_once_in(in, 16) ? draw_extreme(in) : draw_once_in(in, 8) ? 1 : 0;
-    size_t n_parts = draw_once_in(in, 16) ? draw_extreme(in) : draw_once_in(in, 8) ? 0 : 1;
-    size_t all = s->length > 0; /* a part: none of these prompts is longer */
-    if (group >= s->n_query_heads / n_heads || first_part > all || n_parts > all - first_part) {
-        v.must |= BIT(SNAPKV_ERROR_INDEX);
-    } else if (n_parts == 0) { /* K is not looked at */
-        v.may |= v.must;
-        v.must = 0;
-    } else if (!v.must) {
-        add_exactness(&v, judge_window(p, group * n_heads, n_heads));
-    }
-    size_t least = snapkv_part_workspace_min(&p->config, &p->layer);
-    size_t full = snapkv_part_workspace_size(&p->config, &p->layer, 1);
-    assert_true(snapkv_part_count(s->length) == all && least <= full);
-    size_t size = draw_once_in(in, 2) ? least : full - full % sizeof(float);
-    size_t prefix = problem_prefix(p);
-    size_t stride = prefix + draw_between(in, 0, 3);
-    int by_max = p->config.voting == SNAPKV_VOTE_MAX;
-    int observed = !draw_once_in(in, 3);
-    guard workspace = guard_new(size, draw_once_in(in, 2) ? GUARD_BEFORE : GUARD_AFTER);
-    guard statistics = guard_new(n_heads * s->window * sizeof(snapkv_statistic), GUARD_AFTER);
-    guard votes = guard_new(n_heads * stride * sizeof(float), GUARD_AFTER);
-    guard sums = guard_new(n_heads * stride * sizeof(float), GUARD_AFTER);
-    snapkv_statistic *statistic = (snapkv_statistic *)(void *)statistics.data;
-    float *vote = (float *)(void *)votes.data;
-    float *sum = (float *)(void *)sums.data;
-    snapkv_status status = snapkv_part_observe(&p->config, &p->layer, group, first_part, n_parts,
-                                               statistic, workspace.data, size);
-    check_verdict(status, v, "snapkv_part_observe");
-    if (status == SNAPKV_OK && n_parts == 1) {
-        assert_ok(snapkv_part_vote(&p->config, &p->layer, group, 0, 1, statistic, observed, vote,
-                                   by_max ? sum : NULL, stride, workspace.data, size));
-        float *plain = new_array(prefix, sizeof *plain);
-        size_t whole = snapkv_workspace_size(&p->config, &p->layer);
-        void *own = new_array(whole, 1);
-        for (size_t i = 0; i < n_heads; i++) {
-            assert_ok(snapkv_vote(&p->config, &p->layer, group * n_heads + i, plain, own, whole));
-            assert_memory_equal(vote + i * stride, plain, prefix * sizeof *plain);
-        }
-        if (!judge_layer(s, SCORES).must && p->config.sharing != SNAPKV_PER_LAYER) {
-            float *scores = new_array(2 * prefix, sizeof *scores);
-            float *means = new_array(2 * prefix, sizeof *means);
-            assert_ok(snapkv_score(&p->config, &p->layer, group, scores, means, own, whole));
-            assert_ok(snapkv_part_score(&p->config, n_heads, prefix, vote, by_max ? sum : vote,
-                                        stride, scores + prefix, means + prefix));
-            assert_memory_equal(scores + prefix, scores, prefix * sizeof *scores);
-            assert_memory_equal(means + prefix, means, prefix * sizeof *means);
-            free(scores);
-            free(means);
-        }
-        free(own);
-        free(plain);
-    } else if (status != SNAPKV_ERROR_NOT_FINITE) {
-        guard_check_untouched(&statistics);
-    }
-    guard_free(&sums);
-    guard_free(&votes);
-    guard_free(&statistics);
-    guard_free(&workspace);
 }
 
 /* The bytes that a gather moves of a row of keys or values. */
@@ -1636,7 +1581,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         fuzz_parts(&in, &s);
         fuzz_select(&in, &s);
         fuzz_steps(&in, &s);
-        fuzz_parts(&in, &s);
         fuzz_compress(&in, &s);
         fuzz_gather(&in, &s);
         fuzz_retained_mass(&in, &s);
