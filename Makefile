@@ -61,6 +61,15 @@ llama: $(B)/llama ## a text goes on from a compressed cache; build/llama --help 
 
 # ---- llama.cpp -----------------------------------------------------------------------------
 
+# Debian's openmpi, or any other mpicc.
+MPICC ?= mpicc
+mpi: ## one prompt whose keys lie on several machines: mpirun -n 4 build/ranks --verify
+	@if command -v $(MPICC) >/dev/null; then $(MAKE) --no-print-directory $(B)/ranks; \
+	else echo 'SKIP: no $(MPICC) here (Debian: libopenmpi-dev openmpi-bin)'; fi
+
+$(B)/ranks: examples/mpi/ranks.c $(wildcard examples/*.h) $(H) | $(B)
+	$(MPICC) $(BASE) $(CFLAGS) -O3 $(NATIVE) -Iexamples -o $@ $< -lm
+
 # With an installed library (pkg-config), or with LLAMA=folder: where it is installed or was built.
 LLAMA         :=
 LLAMA_LINK    :=
@@ -68,7 +77,7 @@ LLAMA_COMPILE  = flags=$$(examples/llamacpp/flags.sh '$(LLAMA)') && \
     $(CC) $(BASE) $(CFLAGS) -O3 $(NATIVE) -o $@ $< $(filter %.o,$^) $$flags $(LLAMA_LINK)
 LLAMA_SOURCES := $(wildcard examples/llamacpp/*.h examples/llamacpp/*.c tests/llamacpp/*.h examples/*.h) $(H)
 
-.PHONY: llamacpp check-llamacpp $(B)/snapkv-llama
+.PHONY: mpi llamacpp check-llamacpp $(B)/snapkv-llama
 llamacpp: $(B)/snapkv-llama ## SnapKV on your llama.cpp: build/snapkv-llama; LLAMA=folder if it isn't installed
 
 $(B)/snapkv-llama: examples/llamacpp/snapkv-llama.c | $(B)
