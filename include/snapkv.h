@@ -2469,12 +2469,14 @@ SKV_NOINLINE int32_t skv_budget_threshold(const skv_lists *all, size_t n_scores,
  * rows the processor finds by itself. */
 enum { SKV_ROWS_AHEAD = 16, SKV_BYTES_AHEAD = 1024 };
 
-/* Copies the rows of one head that kept lists to the slots of a head of `dst`, which begins at
- * `data`. are_apart: no slot is memory of a row, so that rows which touch in both places may go in
- * one copy. Else no row may be overwritten before it was read. */
+/* Copies the rows of one head that kept lists, dst->row_bytes of each, to the slots of a head of
+ * `dst`, which the caller may write to. are_apart: no slot is memory of a row, so that rows which
+ * touch in both places may go in one copy. Else no row may be overwritten before it was read. */
 SKV_NOINLINE void skv_move_rows(const snapkv_rows *src, size_t src_head, const snapkv_rows *dst,
-                                char *data, size_t dst_head, size_t bytes, const int32_t *kept,
-                                size_t n_kept, int are_apart) {
+                                size_t dst_head, const int32_t *kept, size_t n_kept,
+                                int are_apart) {
+    char *data = (char *)(uintptr_t)dst->data;
+    const size_t bytes = dst->row_bytes;
     const int touching = are_apart && !src->block_table && !dst->block_table &&
                          src->row_stride == bytes && dst->row_stride == bytes;
     for (size_t i = 0; i < n_kept;) {
@@ -3226,29 +3228,25 @@ SKV_NOINLINE int skv_meets_layer(const skv_region *region, const snapkv_config *
     return 0;
 }
 
-/* Whether one of a call's outputs, or its workspace, lies in another or in what the layer holds. */
-SKV_NOINLINE int skv_areas_clash(const skv_region *areas, size_t n_areas,
-                                 const snapkv_config *config, const snapkv_layer *layer,
-                                 int needs) {
+/* The memory that a call writes: areas[0] is its workspace, large enough for `scan`; the others are
+ * its outputs. None may lie in another, or in what the layer holds. */
+SKV_NOINLINE snapkv_status skv_check_areas(const skv_region *areas, size_t n_areas,
+                                           const skv_scan *scan, const snapkv_config *config,
+                                           const snapkv_layer *layer, int needs) {
+    if (areas[0].data % sizeof(float) != 0 || areas[0].bytes < skv_scan_min(*scan)) {
+        return SNAPKV_ERROR_WORKSPACE;
+    }
     for (size_t i = 0; i < n_areas; i++) {
         if (skv_meets_layer(&areas[i], config, layer, needs, SKV_N_VIEWS)) {
-            return 1;
+            return SNAPKV_ERROR_ALIAS;
         }
         for (size_t j = 0; j < i; j++) {
             if (skv_regions_overlap(&areas[i], &areas[j])) {
-                return 1;
+                return SNAPKV_ERROR_ALIAS;
             }
         }
     }
-    return 0;
-}
-
-/* The workspace of a call that runs `scan`. */
-SKV_INLINE snapkv_status skv_check_workspace(const skv_scan *scan, const void *workspace,
-                                             size_t workspace_size) {
-    return (uintptr_t)workspace % sizeof(float) != 0 || workspace_size < skv_scan_min(*scan)
-               ? SNAPKV_ERROR_WORKSPACE
-               : SNAPKV_OK;
+    return SNAPKV_OK;
 }
 
 /* ---- A gather: what moves where -------------------------------------------------------------- */
@@ -3263,9 +3261,7 @@ typedef struct skv_gathering {
     size_t n_kept;
     int ascends;       /* the lists */
     const snapkv_rows *views[2];
-    snapkv_rows outs[2]; /* their head 0 is first_head */
-    char *data[2];       /* of them, to be written */
-    size_t bytes[2];     /* of a row */
+    snapkv_rows outs[2]; /* their head 0 is first_head; row_bytes: what is moved */
 } skv_gathering;
 
 /* Whether each slot is the memory of the row of the same number. */
@@ -3304,7 +3300,7 @@ SKV_NOINLINE int skv_rest_overlaps(const skv_gathering *gathering, int i, size_t
     }
     rest.block_table += n_written;
     skv_region region =
-        skv_view_region(&rest, length - n_written * rest.block_rows, gathering->bytes[i]);
+        skv_view_region(&rest, length - n_written * rest.block_rows, gathering->outs[i].row_bytes);
     region.data += (gathering->first_head + head) * rest.head_stride;
     return skv_regions_overlap(written, &region);
 }
@@ -3312,7 +3308,7 @@ SKV_NOINLINE int skv_rest_overlaps(const skv_gathering *gathering, int i, size_t
 /* The rows that a gather writes to one head of an output. */
 SKV_INLINE skv_region skv_written(const skv_gathering *gathering, int i, size_t head) {
     const snapkv_rows *out = &gathering->outs[i];
-    skv_region region = skv_view_region(out, gathering->n_kept, gathering->bytes[i]);
+    skv_region region = skv_view_region(out, gathering->n_kept, gathering->outs[i].row_bytes);
     region.data += head * out->head_stride;
     return region;
 }
@@ -3341,7 +3337,7 @@ SKV_NOINLINE snapkv_status skv_check_written(const skv_gathering *gathering,
                 (in_place && skv_rest_overlaps(gathering, i, head, &written)) ||
                 (i == 0 && skv_region_meets_view(&written, &gathering->outs[1],
                                                  gathering->n_heads, gathering->n_kept,
-                                                 gathering->bytes[1]))) {
+                                                 gathering->outs[1].row_bytes))) {
                 return SNAPKV_ERROR_ALIAS;
             }
             for (size_t area = 0; area < n_areas; area++) {
@@ -3364,11 +3360,10 @@ SKV_NOINLINE snapkv_status skv_view_output(skv_gathering *gathering, int i,
         return SNAPKV_ERROR_OUTPUT;
     }
     memset(&view, 0, sizeof view);
-    gathering->data[i] = (char *)out->data + offset;
-    view.data = gathering->data[i];
+    view.data = (const char *)out->data + offset;
     view.head_stride = out->head_stride;
     view.row_stride = out->row_stride;
-    view.row_bytes = gathering->bytes[i];
+    view.row_bytes = skv_row_bytes(gathering->views[i], gathering->layer->head_dim);
     view.dtype = SNAPKV_CUSTOM;
     view.block_table = out->block_table;
     view.block_rows = out->block_rows;
@@ -3401,7 +3396,6 @@ SKV_NOINLINE snapkv_status skv_plan_gather(skv_gathering *gathering, const snapk
     gathering->views[0] = &layer->keys;
     gathering->views[1] = &layer->values;
     for (int i = 0; i < 2; i++) {
-        gathering->bytes[i] = skv_row_bytes(gathering->views[i], layer->head_dim);
         SKV_TRY(skv_view_output(gathering, i, i ? values_out : keys_out));
     }
     return SNAPKV_OK;
@@ -3415,8 +3409,7 @@ SKV_NOINLINE void skv_gather_heads(const skv_gathering *gathering, size_t first_
         for (int i = 0; i < 2; i++) {
             const snapkv_rows *view = gathering->views[i], *out = &gathering->outs[i];
             const int in_place = skv_row(view, source, 0) == skv_row(out, head, 0);
-            skv_move_rows(view, source, out, gathering->data[i], head, gathering->bytes[i], kept,
-                          gathering->n_kept, !in_place);
+            skv_move_rows(view, source, out, head, kept, gathering->n_kept, !in_place);
         }
     }
 }
@@ -3628,12 +3621,9 @@ SKV_NOINLINE snapkv_status skv_compress_sets(const snapkv_config *config, const 
     areas[0] = skv_area(workspace, workspace_size);
     areas[1] = skv_area(kept, skv_size_mul(skv_size_mul(n_sets, n_kept), sizeof *kept));
     areas[2] = skv_area(selections, skv_size_mul(n_sets, sizeof *selections));
-    SKV_TRY(skv_check_workspace(&scan, workspace, workspace_size));
     SKV_TRY(skv_plan_gather(&gathering, config, layer, first_set, n_sets, n_kept, ascends, keys_out,
                             values_out));
-    if (skv_areas_clash(areas, 3, config, layer, SKV_BYPASSES)) {
-        return SNAPKV_ERROR_ALIAS;
-    }
+    SKV_TRY(skv_check_areas(areas, 3, &scan, config, layer, SKV_BYPASSES));
     SKV_TRY(skv_check_written(&gathering, areas, 3));
     for (size_t i = 0; i < n_sets; i++) {
         SKV_TRY(skv_select_set(config, layer, first_set + i, kept + i * n_kept, NULL,
@@ -3676,10 +3666,7 @@ SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv
     areas[1] = skv_area(kept, n_kept * sizeof *kept);
     areas[2] = skv_area(scores, scan.n_votes * sizeof *scores);
     areas[3] = skv_area(selection, sizeof *selection);
-    SKV_TRY(skv_check_workspace(&scan, workspace, workspace_size));
-    if (skv_areas_clash(areas, 4, config, layer, SKV_BYPASSES)) {
-        return SNAPKV_ERROR_ALIAS;
-    }
+    SKV_TRY(skv_check_areas(areas, 4, &scan, config, layer, SKV_BYPASSES));
     return skv_select_set(config, layer, set, kept, scores, selection, workspace, workspace_size);
 }
 
@@ -3752,10 +3739,7 @@ SNAPKV_API snapkv_status snapkv_score(const snapkv_config *config, const snapkv_
     areas[0] = skv_area(workspace, workspace_size);
     areas[1] = skv_area(scores, bytes);
     areas[2] = skv_area(votes, bytes);
-    SKV_TRY(skv_check_workspace(&scan, workspace, workspace_size));
-    if (skv_areas_clash(areas, 3, config, layer, needs)) {
-        return SNAPKV_ERROR_ALIAS;
-    }
+    SKV_TRY(skv_check_areas(areas, 3, &scan, config, layer, needs));
     SKV_TRY(skv_score_set(&scan, config, layer, set, workspace, workspace_size));
     memcpy(scores, scan.scores, bytes);
     if (votes) {
@@ -3904,10 +3888,7 @@ SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_l
     skv_region areas[2];
     areas[0] = skv_area(workspace, workspace_size);
     areas[1] = skv_area(votes, scan.n_votes * sizeof *votes);
-    SKV_TRY(skv_check_workspace(&scan, workspace, workspace_size));
-    if (skv_areas_clash(areas, 2, config, layer, SKV_FOR_VOTES)) {
-        return SNAPKV_ERROR_ALIAS;
-    }
+    SKV_TRY(skv_check_areas(areas, 2, &scan, config, layer, SKV_FOR_VOTES));
     scan.n_heads = 1;
     skv_start_scan(&scan, query_head, layer->query_positions, workspace, workspace_size);
     skv_pack_queries(&scan, &layer->queries, query_head);
@@ -3983,11 +3964,10 @@ SKV_INLINE skv_region skv_head_rows(const float *votes, size_t n_heads, size_t n
     return rows;
 }
 
-/* What both steps of a worker ask. areas[0] is set to the workspace; the others are outputs. */
+/* What both steps of a worker ask. The areas are as in skv_check_areas. */
 SKV_NOINLINE snapkv_status skv_check_part(const snapkv_config *config, const snapkv_layer *layer,
                                           size_t group, size_t first_part, size_t n_parts,
-                                          skv_region *areas, size_t n_areas, void *workspace,
-                                          size_t workspace_size) {
+                                          const skv_region *areas, size_t n_areas) {
     const int needs = SKV_FOR_VOTES | SKV_FOR_PARTS;
     SKV_TRY(skv_status(skv_check_sizes(config, layer, needs)));
     const skv_scan scan = skv_part_scan(config, layer, first_part, n_parts);
@@ -4001,12 +3981,10 @@ SKV_NOINLINE snapkv_status skv_check_part(const snapkv_config *config, const sna
         (n_parts > 0 && !are_there)) {
         return SNAPKV_ERROR_INDEX;
     }
-    SKV_TRY(skv_check_workspace(&scan, workspace, workspace_size));
     snapkv_layer part = *layer;
     part.length = n_rows;
     part.keys.data = n_rows > 0 ? part.keys.data : NULL;
-    areas[0] = skv_area(workspace, workspace_size);
-    return skv_areas_clash(areas, n_areas, config, &part, needs) ? SNAPKV_ERROR_ALIAS : SNAPKV_OK;
+    return skv_check_areas(areas, n_areas, &scan, config, &part, needs);
 }
 
 SNAPKV_API snapkv_status snapkv_part_observe(const snapkv_config *config,
@@ -4021,10 +3999,10 @@ SNAPKV_API snapkv_status snapkv_part_observe(const snapkv_config *config,
     skv_scan scan = skv_part_scan(config, layer, first_part, n_parts);
     const size_t per_part = skv_size_mul(scan.n_heads, scan.n_queries);
     skv_region areas[2];
+    areas[0] = skv_area(workspace, workspace_size);
     areas[1] = skv_area(statistics, skv_size_mul(skv_size_mul(n_parts, per_part),
                                                  sizeof *statistics));
-    SKV_TRY(skv_check_part(config, layer, group, first_part, n_parts, areas, 2, workspace,
-                           workspace_size));
+    SKV_TRY(skv_check_part(config, layer, group, first_part, n_parts, areas, 2));
     if (n_parts == 0) {
         return SNAPKV_OK;
     }
@@ -4057,13 +4035,13 @@ SNAPKV_API snapkv_status snapkv_part_vote(const snapkv_config *config, const sna
     const size_t n_statistics = skv_size_mul(n_all, scan.n_heads * scan.n_queries);
     const skv_region read = skv_area(statistics, skv_size_mul(n_statistics, sizeof *statistics));
     skv_region areas[3];
+    areas[0] = skv_area(workspace, workspace_size);
     areas[1] = skv_head_rows(votes, scan.n_heads, n_rows, stride);
     areas[2] = skv_head_rows(scan.by_max ? sums : NULL, scan.n_heads, n_rows, stride);
     if (scan.n_heads > 1 && (stride < n_rows || stride > PTRDIFF_MAX / sizeof *votes)) {
         return SNAPKV_ERROR_OUTPUT;
     }
-    SKV_TRY(skv_check_part(config, layer, group, first_part, n_parts, areas, 3, workspace,
-                           workspace_size));
+    SKV_TRY(skv_check_part(config, layer, group, first_part, n_parts, areas, 3));
     for (int i = 0; i < 3; i++) {
         if (skv_regions_overlap(&areas[i], &read)) {
             return SNAPKV_ERROR_ALIAS;
@@ -4223,7 +4201,8 @@ SNAPKV_API snapkv_status snapkv_gather_rows(const int32_t *kept, size_t n_kept, 
     slots = rows;
     slots.data = dst;
     slots.row_stride = dst_stride;
-    skv_move_rows(&rows, 0, &slots, (char *)dst, 0, row_bytes, kept, n_kept, are_apart);
+    slots.row_bytes = row_bytes;
+    skv_move_rows(&rows, 0, &slots, 0, kept, n_kept, are_apart);
     return SNAPKV_OK;
 }
 
@@ -4376,10 +4355,7 @@ SNAPKV_API snapkv_status snapkv_retained_mass(const snapkv_config *config,
     skv_region areas[2];
     areas[0] = skv_area(workspace, workspace_size);
     areas[1] = skv_area(mass, sizeof *mass);
-    SKV_TRY(skv_check_workspace(&scan, workspace, workspace_size));
-    if (skv_areas_clash(areas, 2, config, layer, 0)) {
-        return SNAPKV_ERROR_ALIAS;
-    }
+    SKV_TRY(skv_check_areas(areas, 2, &scan, config, layer, 0));
     for (int i = 0; i < 2; i++) {
         if (skv_overlap(areas[i].data, areas[i].bytes, (uintptr_t)kept, n_kept * sizeof *kept) ||
             skv_overlap(areas[i].data, areas[i].bytes, (uintptr_t)query,
