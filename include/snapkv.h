@@ -1248,6 +1248,13 @@ SKV_INLINE size_t skv_row_offset(const snapkv_rows *rows, size_t head, size_t po
     return offset + position * rows->row_stride;
 }
 
+/* What a view may not write to, for the one who may: no cast that a compiler could warn of. */
+SKV_INLINE char *skv_writable(const void *data) {
+    char *writable;
+    memcpy(&writable, &data, sizeof writable);
+    return writable;
+}
+
 SKV_INLINE const char *skv_row(const snapkv_rows *rows, size_t head, size_t position) {
     return (const char *)rows->data + skv_row_offset(rows, head, position);
 }
@@ -1455,7 +1462,8 @@ SKV_NOINLINE void skv_place_queries(skv_scan *scan, const int32_t *positions) {
         }
     }
     /* Positions ascend, and so do the ends of what is seen. */
-    const size_t seen_tiles = skv_tiles((size_t)(scan->last[scan->n_queries - 1] + 1));
+    const int32_t seen_rows = scan->last[scan->n_queries - 1] + 1;
+    const size_t seen_tiles = skv_tiles((size_t)seen_rows);
     const size_t unseen_tiles = (size_t)scan->first[0] / SKV_TILE;
     scan->end_tile = skv_size_min(seen_tiles, skv_tiles(scan->end_row));
     scan->first_tile = unseen_tiles > scan->first_row / SKV_TILE ? unseen_tiles
@@ -1791,9 +1799,9 @@ static inline int skv_softmax_tile(const skv_scan *scan, size_t head, const skv_
                                    float *tile, float *running_max, float *running_sum) {
     const snapkv_layer *layer = scan->layer;
     const size_t n_queries = scan->n_queries;
-    const size_t first = (size_t)scan->first[n_queries - 1], end = (size_t)(scan->last[0] + 1);
-    const int is_masked =
-        keys->count < SKV_TILE || keys->first < first || keys->first + SKV_TILE > end;
+    const int32_t first = scan->first[n_queries - 1], end = scan->last[0] + 1; /* seen by all */
+    const int is_masked = keys->count < SKV_TILE || keys->first < (size_t)first ||
+                          keys->first + SKV_TILE > (size_t)end;
     const int is_shaped = is_masked || layer->softcap != 0.0f || layer->alibi_slopes != NULL;
     skv_int worst = skv_int_set1(0);
     for (size_t lane = 0; lane < n_queries; lane += SKV_LANES) {
@@ -2475,7 +2483,7 @@ enum { SKV_ROWS_AHEAD = 16, SKV_BYTES_AHEAD = 1024 };
 SKV_NOINLINE void skv_move_rows(const snapkv_rows *src, size_t src_head, const snapkv_rows *dst,
                                 size_t dst_head, const int32_t *kept, size_t n_kept,
                                 int are_apart) {
-    char *data = (char *)(uintptr_t)dst->data;
+    char *data = skv_writable(dst->data);
     const size_t bytes = dst->row_bytes;
     const int touching = are_apart && !src->block_table && !dst->block_table &&
                          src->row_stride == bytes && dst->row_stride == bytes;
@@ -3563,7 +3571,7 @@ SNAPKV_API snapkv_rows_out snapkv_rows_in_place(const snapkv_rows *rows) {
     snapkv_rows_out out;
     memset(&out, 0, sizeof out);
     if (rows) {
-        out.data = (void *)(uintptr_t)rows->data; /* whoever asks for this owns the cache */
+        out.data = skv_writable(rows->data); /* whoever asks for this owns the cache */
         out.head_stride = rows->head_stride;
         out.row_stride = rows->row_stride;
         out.block_table = rows->block_table;
