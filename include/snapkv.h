@@ -783,8 +783,10 @@ SKV_INLINE skv_vec skv_fma(skv_vec a, skv_vec b, skv_vec c) { return _mm512_fmad
 SKV_INLINE skv_vec skv_max(skv_vec a, skv_vec b) { return _mm512_maskz_max_ps(SKV_ALL, a, b); }
 SKV_INLINE skv_vec skv_min(skv_vec a, skv_vec b) { return _mm512_maskz_min_ps(SKV_ALL, a, b); }
 SKV_INLINE skv_vec skv_nearest(skv_vec x, skv_vec t, skv_vec magic) {
-    (void)t, (void)magic;
-    return _mm512_maskz_roundscale_ps(SKV_ALL, x, 0); /* 0: to integers, to nearest */
+    const __m512i from = _mm512_castps_si512(magic);
+    (void)x;
+    return _mm512_maskz_cvtepi32_ps(
+        SKV_ALL, _mm512_maskz_sub_epi32(SKV_ALL, _mm512_castps_si512(t), from));
 }
 SKV_INLINE skv_vec skv_exponent(skv_vec t) {
     return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(SKV_ALL, _mm512_castps_si512(t), 23));
