@@ -641,7 +641,7 @@ static void test_explain(void **state) {
     int32_t negative[20], rows[40];
     for (int i = 0; i < 40; i++) {
         rows[i] = i;
-        negative[i % 20] = i % 20 == 1 ? -3 : i % 20;
+        negative[i % 20] = i % 20 == 1 ? -1 : i % 20;
     }
     n_told = 0;
 #define PAGED  (problem_pack(&a.p, paged), a.layer = a.p.layer)
