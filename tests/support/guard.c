@@ -27,7 +27,7 @@
 static struct {
     unsigned char *pages;
     size_t size;
-} spare[32];
+} spare[64];
 static size_t n_spare;
 
 static unsigned char *map_pages(size_t size, size_t page) {
@@ -58,9 +58,12 @@ guard guard_new(size_t size, guard_side side) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     guard buffer;
     buffer.size = size;
-    buffer.pages_size = (size + page - 1) / page * page;
-    if (buffer.pages_size == 0) {
-        buffer.pages_size = page;
+    buffer.pages_size = page;
+    while (buffer.pages_size < size && buffer.pages_size < 64 * page) {
+        buffer.pages_size *= 2; /* few sizes, so that a released mapping fits again */
+    }
+    if (buffer.pages_size < size) {
+        buffer.pages_size = (size + page - 1) / page * page;
     }
     buffer.is_frozen = 0;
     buffer.pages = map_pages(buffer.pages_size, page);
