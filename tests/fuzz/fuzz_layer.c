@@ -1129,8 +1129,9 @@ static void fuzz_compress(input *in, const subject *s) {
     if (!served) { /* other heads and slots than the outputs were made for */
         v.may |= BIT(SNAPKV_ERROR_OUTPUT);
     }
+    int is_asked = readable || v.must; /* else the outputs fit no layer */
     area workspace = draw_workspace(in, s, &v);
-    if (readable || v.must) {
+    if (is_asked) {
         guard kept = guard_new(m.n_sets * n_kept * sizeof(int32_t), GUARD_AFTER);
         guard marks = guard_new(m.n_sets * sizeof(snapkv_selection), GUARD_AFTER);
         int32_t *list = (int32_t *)(void *)kept.data;
@@ -1206,6 +1207,7 @@ static void fuzz_gather(input *in, const subject *s) {
     snapkv_layer sizes = *layer;
     policy.sharing = p->config.sharing;
     sizes.head_dim = sizes.head_dim ? 1 : 0;
+    sizes.first_row = 0;
     if (sizes.n_kv_heads > 0 && sizes.n_query_heads % sizes.n_kv_heads == 0) {
         sizes.n_query_heads = sizes.n_query_heads ? sizes.n_kv_heads : 0;
     }
@@ -1228,7 +1230,7 @@ static void fuzz_gather(input *in, const subject *s) {
         guard_free(&kept);
         return;
     }
-    if (sound && (set >= problem_set_count(p) || !inside)) {
+    if (sound && (layer->first_row != 0 || set >= problem_set_count(p) || !inside)) {
         v.must |= BIT(SNAPKV_ERROR_INDEX);
     }
     int served = readable && (v.must & ~BIT(SNAPKV_ERROR_NOT_FINITE)) == 0;
