@@ -1039,7 +1039,7 @@ typedef struct compress_job {
 
 /* Thread t of n takes the sets t, t + n, ... */
 static void compress_sets(const compress_job *job, size_t thread) {
-    snapkv_rows_out keys_out, values_out;
+    snapkv_rows_out keys_out = {0}, values_out;
     size_t set;
 
     keys_out.data = job->keys_out;
