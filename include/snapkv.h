@@ -3994,6 +3994,7 @@ SKV_NOINLINE snapkv_status skv_check_part(const snapkv_config *config, const sna
     snapkv_layer part = *layer;
     part.length = n_rows;
     part.keys.data = n_rows > 0 ? part.keys.data : NULL;
+    part.values.data = n_rows > 0 ? part.values.data : NULL;
     return skv_check_areas(areas, n_areas, &scan, config, &part, needs);
 }
 

@@ -402,6 +402,11 @@ static void test_errors(void **state) {
     /* A run of no parts needs no keys and writes nothing. */
     BOTH(SNAPKV_OK, (c.n_parts = 0, c.first_part = 3, c.p.layer.keys.data = NULL,
                      c.statistics = NULL, c.votes = c.sums = NULL));
+    /* Nor does it look at the pages of V, whose table may be anything. */
+    const int32_t table[1] = {0};
+    BOTH(SNAPKV_OK, (c.n_parts = 0, c.first_part = 3, c.p.layer.keys.data = NULL,
+                     c.p.layer.values.data = good.all, c.p.layer.values.block_table = table,
+                     c.statistics = NULL, c.votes = c.sums = NULL));
 
     /* A NaN is found by the worker that holds it, and by no other. */
     const float nan_key = NAN;
