@@ -516,7 +516,10 @@ static void fuzz_gather(input *in) {
         for (size_t i = 1; i < g.n_kept; i++) {
             strictly = strictly && ints(&list)[i] > ints(&list)[i - 1];
         }
-        int in_place = src_at == dst_at && g.src_stride == g.dst_stride && strictly;
+        /* Rows may move down by whole rows, too. */
+        int moves_down = src_at == dst_at || (!g.columns && src_at > dst_at && g.src_stride > 0 &&
+                                              (src_at - dst_at) % g.src_stride == 0);
+        int in_place = moves_down && g.src_stride == g.dst_stride && strictly;
         if (!in_place) {
             mark(marks, src_at, src_rows(&g), g.src_stride, src_bytes(&g));
             if (mark(marks, dst_at, dst_rows(&g), g.dst_stride, dst_bytes(&g))) {

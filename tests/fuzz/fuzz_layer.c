@@ -678,7 +678,7 @@ static void fuzz_parts(input *in, const subject *whole) {
     size_t least = snapkv_part_workspace_min(&p->config, layer);
     size_t full = snapkv_part_workspace_size(&p->config, layer, 1);
     assert_true(least <= full || full == 0); /* 0: that much does not fit */
-    size_t size = full > 1 << 24 ? 64 : draw_once_in(in, 2) ? least : full;
+    size_t size = full == 0 || full > 1 << 24 ? 64 : draw_once_in(in, 2) ? least : full;
     if (size < least || size == 0) {
         v.must |= BIT(SNAPKV_ERROR_WORKSPACE);
     }
