@@ -34,7 +34,7 @@ enum {
     MAX_TASKS = 8,
     MIN_ROUNDS = 5,
     MAX_ROUNDS = 41,
-    MAX_GOALS = 96
+    MAX_GOALS = 128
 };
 
 static int quick;
@@ -789,6 +789,127 @@ static void section_top_k(void) {
     }
 }
 
+/* ---- one budget, and the largest vote -------------------------------------------------------- */
+
+typedef struct budget_job {
+    const bench_path *path;
+    const snapkv_list *lists;
+    size_t n_lists, budget, least;
+    size_t *counts;
+    float total; /* of the sums, so that they are not left out */
+} budget_job;
+
+static double run_allocate(void *context) {
+    const budget_job *job = (const budget_job *)context;
+
+    must(job->path->allocate(job->lists, job->n_lists, job->budget, job->least, job->counts),
+         "snapkv_allocate");
+    return 0.0;
+}
+
+static double run_sum(void *context) {
+    budget_job *job = (budget_job *)context;
+    size_t i;
+
+    for (i = 0; i < job->n_lists; i++) {
+        job->total += job->path->sum(job->lists[i].scores, job->lists[i].n);
+    }
+    return 0.0;
+}
+
+/* Scores of 0 .. 1: uniform, or over 16 powers of two, each list with a range of its own. */
+static void fill_lists(float *scores, size_t n_lists, size_t n, int input) {
+    size_t i;
+
+    for (i = 0; i < n_lists * n; i++) {
+        const float u = (uniform(99, i + 1) + 2.0f) * 0.25f;
+
+        scores[i] = input == 0 ? u : exp2f(-16.0f * u - (float)(i / n % 4));
+    }
+}
+
+static void measure_budget(const bench_path *path, budget_job *job, size_t n, const char *name) {
+    static const size_t kept[] = {1024, 64};
+    size_t i;
+
+    for (i = 0; i < sizeof kept / sizeof kept[0]; i++) {
+        task tasks[2] = {{run_sum, NULL, 0.0}, {run_allocate, NULL, 0.0}};
+
+        tasks[0].context = tasks[1].context = job;
+        job->path = path;
+        job->budget = job->n_lists * kept[i];
+        job->least = kept[i] / 5;
+        alternate(tasks, 2, 2.0);
+        printf("| %-14s | %-7s | %5zu | %6zu | %4zu | %6.2f | %11.2f | %5.2f |\n", path->label,
+               name, job->n_lists, n, kept[i], tasks[0].median * 1e3, tasks[1].median * 1e3,
+               tasks[1].median / tasks[0].median);
+        fflush(stdout);
+        if (is_fast(path)) {
+            set_goal(-1, 12.0, tasks[1].median / tasks[0].median, "x",
+                     "%s: budget of lists to their sum, %s, %zu each", path->label, name, kept[i]);
+        }
+    }
+}
+
+static void section_budget(void) {
+    const size_t n_lists = quick ? 64 : 256, n = quick ? 32768 : 131072;
+    float *scores = allocate(n_lists * n * sizeof *scores);
+    snapkv_list *lists = allocate(n_lists * sizeof *lists);
+    budget_job job = {NULL, lists, n_lists, 0, 0, allocate(n_lists * sizeof(size_t)), 0.0f};
+    size_t p, i;
+    int input;
+
+    puts("\nsnapkv_allocate, one budget for many lists, to the sum of all scores\n");
+    table("| path           | scores  | lists |      n | each | sum ms | allocate ms | ratio |");
+    for (i = 0; i < n_lists; i++) {
+        lists[i].scores = scores + i * n;
+        lists[i].n = n;
+    }
+    for (input = 0; input < 2; input++) {
+        fill_lists(scores, n_lists, n, input);
+        for (p = 0; p < n_paths; p++) {
+            measure_budget(paths[p], &job, n, input == 0 ? "uniform" : "votes");
+        }
+    }
+    if (job.total == 0.0f) {
+        die("the sums are zero");
+    }
+    free(scores);
+    free(lists);
+    free(job.counts);
+}
+
+static void section_voting(void) {
+    static const size_t lengths[] = {4096, 32768};
+    size_t p, i;
+
+    puts("\nThe largest vote, to the sum of the votes (snapkv_vote, W 32, D 128, f32)\n");
+    table("| path           |      L | sum ms | largest ms | ratio |");
+    for (p = 0; p < n_paths; p++) {
+        for (i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+            vote_job jobs[2];
+            task tasks[2] = {{run_vote, &jobs[0], 0.0}, {run_vote, &jobs[1], 0.0}};
+
+            if (!is_fast(paths[p]) && lengths[i] > 8192) {
+                continue;
+            }
+            jobs[0] = jobs[1] = make_vote_job(paths[p], WINDOW, lengths[i], DIM, SNAPKV_F32);
+            jobs[1].config.voting = SNAPKV_VOTE_MAX;
+            jobs[1].workspace_bytes =
+                need_workspace(paths[p]->workspace_size(&jobs[1].config, &jobs[1].layer));
+            alternate(tasks, 2, 1.0);
+            printf("| %-14s | %6zu | %6.2f | %10.2f | %5.3f |\n", paths[p]->label, lengths[i],
+                   tasks[0].median * 1e3, tasks[1].median * 1e3,
+                   tasks[1].median / tasks[0].median);
+            fflush(stdout);
+            if (is_fast(paths[p])) {
+                set_goal(-1, 1.03, tasks[1].median / tasks[0].median, "x",
+                         "%s: largest vote to the sum, L %zu", paths[p]->label, lengths[i]);
+            }
+        }
+    }
+}
+
 /* ---- gathers --------------------------------------------------------------------------------- */
 
 typedef struct gather_job {
@@ -1420,6 +1541,8 @@ static const struct {
     {"workspace", section_workspace, "the smallest workspace against the fastest"},
     {"compilers", section_compilers, "the same path by gcc and clang"},
     {"topk", section_top_k, "snapkv_top_k against std::nth_element"},
+    {"budget", section_budget, "snapkv_allocate against one sum of all scores"},
+    {"voting", section_voting, "the largest vote against the sum"},
     {"gather", section_gather, "the gathers against memcpy"},
     {"compress", section_compress, "a whole layer, against PyTorch and OpenBLAS"},
     {"threads", section_threads, "a whole layer on one and on two threads"},

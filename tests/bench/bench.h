@@ -17,10 +17,14 @@ typedef struct bench_path {
      * the path, and returns the floating-point operations that were done. */
     double (*fma_chains)(size_t rounds);
 
+    /* Adds n floats, 4 vectors at a time: what it takes to look at them once. */
+    float (*sum)(const float *, size_t);
+
     snapkv_status (*vote)(const snapkv_config *, const snapkv_layer *, size_t, float *, void *,
                           size_t);
     snapkv_status (*pool)(const float *, size_t, size_t, snapkv_pooling, float *);
     snapkv_status (*top_k)(const float *, size_t, size_t, snapkv_order, int32_t *);
+    snapkv_status (*allocate)(const snapkv_list *, size_t, size_t, size_t, size_t *);
     snapkv_status (*gather_rows)(const int32_t *, size_t, const void *, size_t, size_t, size_t,
                                  void *, size_t);
     snapkv_status (*gather_columns)(const int32_t *, size_t, const void *, size_t, size_t, size_t,

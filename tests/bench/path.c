@@ -76,6 +76,25 @@ static double fma_chains(size_t rounds) {
     return 2.0 * LANES * CHAINS * (double)rounds;
 }
 
+static float sum(const float *x, size_t n) {
+    float lane[4 * LANES] = {0};
+    size_t i;
+    int k;
+
+    for (i = 0; i + 4 * LANES <= n; i += 4 * LANES) {
+        for (k = 0; k < 4 * LANES; k++) {
+            lane[k] += x[i + (size_t)k];
+        }
+    }
+    for (; i < n; i++) {
+        lane[0] += x[i];
+    }
+    for (k = 1; k < 4 * LANES; k++) {
+        lane[0] += lane[k];
+    }
+    return lane[0];
+}
+
 extern const bench_path BENCH_PATH;
 const bench_path BENCH_PATH = {
     .isa = SNAPKV_ISA_NAME,
@@ -84,9 +103,11 @@ const bench_path BENCH_PATH = {
     .flags = BENCH_FLAGS,
     .needs = NEEDS,
     .fma_chains = fma_chains,
+    .sum = sum,
     .vote = snapkv_vote,
     .pool = snapkv_pool,
     .top_k = snapkv_top_k,
+    .allocate = snapkv_allocate,
     .gather_rows = snapkv_gather_rows,
     .gather_columns = snapkv_gather_columns,
     .select = snapkv_select,
