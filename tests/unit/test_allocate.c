@@ -84,7 +84,7 @@ static void test_random_problems(void **state) {
     }
 }
 
-/* Above 4 * 2^15 scores a sample guesses first. */
+/* Above 4 * 2^16 scores a sample guesses first. */
 static void test_problems_that_are_guessed(void **state) {
     (void)state;
     for (size_t i = 0; i < 24; i++) {
@@ -99,7 +99,7 @@ static void test_problems_that_are_guessed(void **state) {
 /* Samples are taken at a fixed step: scores that are high only there, and low only there. */
 static void test_misleading_samples(void **state) {
     (void)state;
-    enum { N = 1 << 18 };
+    enum { N = 1 << 19 };
     float *scores = new_array(N, sizeof *scores);
     for (int high = 0; high < 2; high++) {
         for (size_t step = 2; step <= 8; step *= 4) {
@@ -125,7 +125,7 @@ static void test_misleading_samples(void **state) {
 /* Two neighbours among the floats: where the samples see the lower one alone, and the higher. */
 static void test_misleading_neighbours(void **state) {
     (void)state;
-    enum { N = 1 << 18 };
+    enum { N = 1 << 19 };
     const float pair[2] = {1.0f, nextafterf(1.0f, 2.0f)};
     float *scores = new_array(N, sizeof *scores);
     for (int high = 0; high < 2; high++) {
