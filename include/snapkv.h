@@ -633,9 +633,7 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
  *
  * SKV_INLINE          the kernels are written once over constants that only inlining folds away
  * SKV_NOINLINE        one copy, called: GCC inlines plain static functions into one giant, which
- *                     took it 4.2 s for the program above instead of 1.4 (GCC 12 -O3). The three
- *                     functions that are plain `static inline` cost 4 % of the votes' time when
- *                     called (GCC 12, AVX2, Zen 3, L 4096)
+ *                     took it 4.2 s for the program above instead of 1.4 (GCC 12 -O3)
  * SKV_WRAPS           unsigned arithmetic wraps around here, and is meant to: clang's
  *                     -fsanitize=integer would report it
  * SKV_UNROLL          in full: keeps a register tile in registers at -O2 as well
@@ -643,8 +641,8 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
  * SKV_LOWEST_BIT      its number, of a mask that is not 0
  * SKV_PREFETCH        a hint, to the second level: into the first it cost 1 to 8 % (Zen 4)
  * SKV_STEP_BY_STEP    GCC 12 -O3 makes in-order vector reductions of the scalar path's loop over
- *                     the dimensions where there is no fused multiply-add, and loses a factor of 3;
- *                     elsewhere it changes nothing */
+ *                     the dimensions where there is no fused multiply-add, and loses a factor of 3.
+ *                     In a short loop it saves some 600 bytes of vector code */
 
 #if defined(__clang__)
 #define SKV_WRAPS    __attribute__((no_sanitize("integer")))
@@ -1200,7 +1198,7 @@ SKV_INLINE size_t skv_size_add(size_t a, size_t b) {
     return a > SIZE_MAX - b ? SIZE_MAX : a + b;
 }
 
-SKV_INLINE size_t skv_size_mul(size_t a, size_t b) {
+SKV_NOINLINE size_t skv_size_mul(size_t a, size_t b) {
     return b != 0 && a > SIZE_MAX / b ? SIZE_MAX : a * b;
 }
 
@@ -1453,6 +1451,7 @@ SKV_INLINE size_t skv_scan_size(skv_scan scan) {
 SKV_NOINLINE void skv_place_queries(skv_scan *scan, const int32_t *positions) {
     const snapkv_layer *layer = scan->layer;
     for (size_t i = 0; i < scan->n_lanes; i++) {
+        SKV_STEP_BY_STEP();
         scan->position[i] = scan->first[i] = 0;
         scan->last[i] = -1;
         if (i < scan->n_queries) {
@@ -1485,6 +1484,14 @@ SKV_NOINLINE void skv_start_scan(skv_scan *scan, size_t first_head, const int32_
         skv_size_min(skv_vote_tiles(scan), (workspace_size - pad - fixed) / tile_bytes);
 }
 
+/* The softmax statistics of queries that have seen nothing. */
+SKV_NOINLINE void skv_clear_statistics(const skv_scan *scan, float *maxima, float *sums) {
+    for (size_t i = 0; i < scan->n_heads * scan->n_lanes; i += SKV_LANES) {
+        skv_store(maxima + i, skv_set1(SKV_LOWEST));
+        skv_store(sums + i, skv_set1(0.0f));
+    }
+}
+
 /* Reads the queries of the scan's heads, scales them, and turns them so that lanes are queries.
  * rows holds head first_row_head and those behind it. */
 SKV_NOINLINE void skv_pack_queries(skv_scan *scan, const snapkv_rows *rows,
@@ -1500,14 +1507,13 @@ SKV_NOINLINE void skv_pack_queries(skv_scan *scan, const snapkv_rows *rows,
             float *lane = out + i / SKV_BLOCK * SKV_BLOCK * head_dim + i % SKV_BLOCK;
             skv_decode_row(rows, first_row_head + head, i, head_dim, row);
             for (size_t d = 0; d < head_dim; d++) {
+                SKV_STEP_BY_STEP();
                 lane[d * SKV_BLOCK] = row[d] * scale * SKV_LOG2E; /* logits in base 2 */
             }
         }
     }
-    for (size_t i = 0; i < scan->n_heads * n_lanes; i++) {
-        scan->part_max[i] = scan->total_max[i] = SKV_LOWEST;
-        scan->part_sum[i] = scan->total_sum[i] = 0.0f;
-    }
+    skv_clear_statistics(scan, scan->part_max, scan->part_sum);
+    skv_clear_statistics(scan, scan->total_max, scan->total_sum);
 }
 
 /* ---- Logits ---------------------------------------------------------------------------------- */
@@ -1588,7 +1594,7 @@ typedef struct skv_keys {
  * a tile is decoded as a whole, the next tile is prefetched. */
 enum { SKV_KEYS_AHEAD = 12 };
 
-static inline skv_keys skv_load_keys(const skv_scan *scan, size_t tile) {
+SKV_NOINLINE skv_keys skv_load_keys(const skv_scan *scan, size_t tile) {
     const snapkv_layer *layer = scan->layer;
     const snapkv_rows *rows = &layer->keys;
     skv_keys keys;
@@ -1616,8 +1622,8 @@ static inline skv_keys skv_load_keys(const skv_scan *scan, size_t tile) {
 }
 
 /* The dot products of one head's queries with a tile of keys: logits [SKV_TILE][n_lanes]. */
-static inline void skv_logits(const skv_scan *scan, size_t head, const skv_keys *keys,
-                              float *logits) {
+SKV_INLINE void skv_logits(const skv_scan *scan, size_t head, const skv_keys *keys,
+                           float *logits) {
     const snapkv_layer *layer = scan->layer;
     const size_t head_dim = layer->head_dim, n_lanes = scan->n_lanes;
     const size_t n_vecs = (scan->n_queries + SKV_LANES - 1) / SKV_LANES;
@@ -1796,9 +1802,10 @@ SKV_INLINE skv_int skv_softmax_lanes(float *tile, size_t n_lanes, float *running
     return worst;
 }
 
-/* The same for all queries of one head. Returns whether a logit that is seen isn't finite. */
-static inline int skv_softmax_tile(const skv_scan *scan, size_t head, const skv_keys *keys,
-                                   float *tile, float *running_max, float *running_sum) {
+/* The weights of a tile of keys for all queries of one head, [SKV_TILE][n_lanes]. Returns whether a
+ * logit that is seen isn't finite. */
+SKV_NOINLINE int skv_weigh_tile(const skv_scan *scan, size_t head, const skv_keys *keys,
+                                float *tile, float *running_max, float *running_sum) {
     const snapkv_layer *layer = scan->layer;
     const size_t n_queries = scan->n_queries;
     const int32_t first = scan->first[n_queries - 1], end = scan->last[0] + 1; /* seen by all */
@@ -1806,6 +1813,7 @@ static inline int skv_softmax_tile(const skv_scan *scan, size_t head, const skv_
                           keys->first + SKV_TILE > (size_t)end;
     const int is_shaped = is_masked || layer->softcap != 0.0f || layer->alibi_slopes != NULL;
     skv_int worst = skv_int_set1(0);
+    skv_logits(scan, head, keys, tile);
     for (size_t lane = 0; lane < n_queries; lane += SKV_LANES) {
         float *p = tile + lane, *peak = running_max + lane, *sum = running_sum + lane;
         if (is_shaped) {
@@ -1826,20 +1834,13 @@ SKV_LARGE void skv_merge(float *total_max, float *total_sum, skv_vec m, skv_vec 
     skv_store(total_sum, skv_fma(skv_load(total_sum), skv_power(skv_sub(old, all)), sum));
 }
 
-SKV_NOINLINE void skv_start_part(skv_scan *scan) {
-    for (size_t i = 0; i < scan->n_heads * scan->n_lanes; i++) {
-        scan->part_max[i] = SKV_LOWEST;
-        scan->part_sum[i] = 0.0f;
-    }
-}
-
 /* Ends a part: its statistics join those of the parts before, and begin afresh. */
 SKV_NOINLINE void skv_merge_part(skv_scan *scan) {
     for (size_t i = 0; i < scan->n_heads * scan->n_lanes; i += SKV_LANES) {
         skv_merge(scan->total_max + i, scan->total_sum + i, skv_load(scan->part_max + i),
                   skv_load(scan->part_sum + i));
     }
-    skv_start_part(scan);
+    skv_clear_statistics(scan, scan->part_max, scan->part_sum);
 }
 
 /* The first pass over the tiles of one part: the softmax statistics of every head, and the weights
@@ -1853,8 +1854,7 @@ SKV_NOINLINE int skv_scan_tiles(skv_scan *scan, size_t first_tile, size_t end_ti
             float *weights = keep ? skv_stored_tile(scan, tile, head) : scan->tile;
             float *m = scan->part_max + head * scan->n_lanes;
             float *sum = scan->part_sum + head * scan->n_lanes;
-            skv_logits(scan, head, &keys, weights);
-            not_finite |= skv_softmax_tile(scan, head, &keys, weights, m, sum);
+            not_finite |= skv_weigh_tile(scan, head, &keys, weights, m, sum);
             if (keep) {
                 memcpy(weights + SKV_TILE * scan->n_lanes, m, scan->n_lanes * sizeof(float));
             }
@@ -1974,8 +1974,7 @@ SKV_NOINLINE void skv_sum_votes(skv_scan *scan, size_t head, float *votes, float
         } else {
             /* The maximum stays; the sums of the parts are done with. */
             const skv_keys keys = skv_load_keys(scan, tile);
-            skv_logits(scan, head, &keys, scan->tile);
-            skv_softmax_tile(scan, head, &keys, scan->tile, final_max, scan->part_sum);
+            skv_weigh_tile(scan, head, &keys, scan->tile, final_max, scan->part_sum);
         }
         for (size_t lane = 0; lane < scan->n_queries; lane += SKV_LANES) {
             const skv_vec sum = skv_load(final_sum + lane);
@@ -1998,22 +1997,27 @@ SKV_NOINLINE void skv_sum_votes(skv_scan *scan, size_t head, float *votes, float
 
 /* ---- Pooling and reduction ------------------------------------------------------------------- */
 
-/* votes[p .. p + SKV_LANES - 1], with `fill` in place of what lies outside 0 .. n - 1. */
-SKV_LARGE skv_vec skv_load_inside(const float *votes, size_t n, ptrdiff_t p, float fill) {
-    if (p >= 0 && (size_t)p + SKV_LANES <= n) {
-        return skv_load(votes + p);
-    }
+SKV_NOINLINE skv_vec skv_load_edge(const float *votes, size_t n, ptrdiff_t p, float fill) {
     float lanes[SKV_LANES];
-    for (ptrdiff_t i = 0; i < SKV_LANES; i++) {
-        lanes[i] = p + i >= 0 && (size_t)(p + i) < n ? votes[p + i] : fill;
+    const ptrdiff_t end = (ptrdiff_t)n - p < SKV_LANES ? (ptrdiff_t)n - p : SKV_LANES;
+    skv_store(lanes, skv_set1(fill));
+    for (ptrdiff_t i = p < 0 ? -p : 0; i < end; i++) {
+        SKV_STEP_BY_STEP();
+        lanes[i] = votes[p + i];
     }
     return skv_load(lanes);
 }
 
+/* votes[p .. p + SKV_LANES - 1], with `fill` in place of what lies outside 0 .. n - 1. */
+SKV_INLINE skv_vec skv_load_inside(const float *votes, size_t n, ptrdiff_t p, float fill) {
+    return p >= 0 && (size_t)p + SKV_LANES <= n ? skv_load(votes + p)
+                                                : skv_load_edge(votes, n, p, fill);
+}
+
 /* The pooled scores of positions j .. j + SKV_LANES - 1. One running sum in order of position:
  * equal neighbourhoods, and windows cut to the same positions, tie exactly. */
-SKV_INLINE skv_vec skv_pool_lanes(const float *votes, size_t n, size_t kernel_size,
-                                  snapkv_pooling pooling, size_t j) {
+SKV_NOINLINE skv_vec skv_pool_lanes(const float *votes, size_t n, size_t kernel_size,
+                                    snapkv_pooling pooling, size_t j) {
     /* A radius of n already reaches everything from everywhere. */
     const size_t radius = skv_size_min(kernel_size / 2, n);
     const size_t reach = radius < j + SKV_LANES - 1 ? 0 : radius - (j + SKV_LANES - 1);
@@ -2059,14 +2063,21 @@ SKV_NOINLINE void skv_add_head(const snapkv_config *config, size_t n, const floa
     }
 }
 
+SKV_NOINLINE void skv_divide(float *sums, size_t n, float divisor) {
+    for (size_t j = 0; j < n; j += SKV_LANES) {
+        const skv_vec sum = skv_load_inside(sums, n, (ptrdiff_t)j, 0.0f);
+        skv_store_inside(sums, n, j, skv_div(sum, skv_set1(divisor)));
+    }
+}
+
 /* Ends a set: the means over its heads. Of one head it is itself. */
 SKV_NOINLINE void skv_end_heads(const snapkv_config *config, size_t n, size_t n_heads,
                                 float *scores, float *total) {
-    for (size_t j = 0; n_heads > 1 && config->reduce == SNAPKV_REDUCE_MEAN && j < n; j++) {
-        scores[j] /= (float)n_heads;
+    if (n_heads > 1 && config->reduce == SNAPKV_REDUCE_MEAN) {
+        skv_divide(scores, n, (float)n_heads);
     }
-    for (size_t j = 0; n_heads > 1 && total && j < n; j++) {
-        total[j] /= (float)n_heads;
+    if (n_heads > 1 && total) {
+        skv_divide(total, n, (float)n_heads);
     }
 }
 
@@ -2096,12 +2107,14 @@ SKV_NOINLINE float skv_kept_share(const float *votes, size_t n, const int32_t *k
                 sum[i] = skv_set1(0.0f);
             }
             for (size_t j = run; j < end; j += SKV_BLOCK) {
-                const unsigned marked = marks[(j - start) / SKV_BLOCK];
+                unsigned marked = marks[(j - start) / SKV_BLOCK];
                 float rest[SKV_BLOCK];
                 const float *block = votes + j;
                 if (marked || n - j < SKV_BLOCK) {
-                    for (size_t i = 0; i < SKV_BLOCK; i++) {
-                        rest[i] = i < n - j && !(marked >> i & 1) ? votes[j + i] : 0.0f;
+                    memset(rest, 0, sizeof rest);
+                    memcpy(rest, block, skv_size_min(n - j, SKV_BLOCK) * sizeof *rest);
+                    for (; marked; marked &= marked - 1) {
+                        rest[SKV_LOWEST_BIT(marked)] = 0.0f;
                     }
                     block = rest;
                 }
@@ -2156,21 +2169,22 @@ enum {
 /* A bit for each of scores[j .. j + SKV_GROUP - 1] whose code lies in low .. high. */
 SKV_LARGE uint32_t skv_codes_in(const float *scores, size_t n, size_t j, int32_t low,
                                 int32_t high) {
-    uint32_t found = 0;
-    if (n - j < SKV_GROUP) {
-        for (size_t i = 0; i < n - j; i++) {
-            const int32_t code = skv_code_at(scores, j + i);
-            found |= (uint32_t)(low <= code && code <= high) << i;
-        }
-        return found;
+    const size_t count = skv_size_min(n - j, SKV_GROUP);
+    const float *group = scores + j;
+    float rest[SKV_GROUP];
+    if (count < SKV_GROUP) {
+        memset(rest, 0, sizeof rest);
+        memcpy(rest, group, count * sizeof *rest);
+        group = rest;
     }
+    uint32_t found = 0;
     const skv_int under = skv_int_set1(low - 1), over = skv_int_set1(high + 1);
     for (int i = 0; i < SKV_GROUP; i += SKV_LANES) {
-        const skv_int code = skv_code_from(skv_load(scores + j + i), low);
+        const skv_int code = skv_code_from(skv_load(group + i), low);
         const skv_int inside = skv_int_and(skv_int_gt(code, under), skv_int_gt(over, code));
         found |= (uint32_t)skv_mask_bits(inside) << i;
     }
-    return found;
+    return found & UINT32_MAX >> (SKV_GROUP - count);
 }
 
 /* The codes low .. high that are in question, and which of their scores is searched: the rest-th
@@ -2179,6 +2193,18 @@ typedef struct skv_range {
     int32_t low, high;
     size_t rest;
 } skv_range;
+
+/* Counts the codes of low .. high in bins of 2^shift. */
+SKV_WRAPS SKV_NOINLINE void skv_fill_bins(const float *scores, size_t n, int32_t low,
+                                          int32_t high, int shift, uint32_t *count) {
+    for (size_t j = 0; j < n; j += SKV_GROUP) {
+        uint32_t found = skv_codes_in(scores, n, j, low, high);
+        for (; found; found &= found - 1) {
+            const int32_t code = skv_code_at(scores, j + SKV_LOWEST_BIT(found));
+            count[((uint32_t)code - (uint32_t)low) >> shift]++;
+        }
+    }
+}
 
 /* Narrows a range until it is one code, or until all its scores are among the first. Each round
  * counts the codes in question in 512 equal bins and goes on with the bin that holds the one
@@ -2192,13 +2218,7 @@ SKV_WRAPS SKV_NOINLINE skv_range skv_narrow(const float *scores, size_t n, skv_r
             shift++;
         }
         memset(count, 0, sizeof count);
-        for (size_t j = 0; j < n; j += SKV_GROUP) {
-            uint32_t found = skv_codes_in(scores, n, j, range.low, range.high);
-            for (; found; found &= found - 1) {
-                const int32_t code = skv_code_at(scores, j + SKV_LOWEST_BIT(found));
-                count[((uint32_t)code - low) >> shift]++;
-            }
-        }
+        skv_fill_bins(scores, n, range.low, range.high, shift, count);
         uint32_t bin = width >> shift;
         while (count[bin] < range.rest) {
             range.rest -= count[bin];
@@ -2367,19 +2387,15 @@ SKV_INLINE size_t skv_survivors(const skv_lists *all, size_t list, size_t above)
 
 /* Counts the codes of a list above `high`, and those of low .. high in bins of 2^shift. Only every
  * step-th score is looked at. */
-SKV_WRAPS SKV_NOINLINE size_t skv_fill_bins(const snapkv_list *list, size_t step, int32_t low,
-                                            int32_t high, int shift, uint32_t count[SKV_BINS]) {
+SKV_WRAPS SKV_NOINLINE size_t skv_bin_list(const snapkv_list *list, size_t step, int32_t low,
+                                           int32_t high, int shift, uint32_t count[SKV_BINS]) {
     const float *scores = list->scores;
     size_t above = 0, not_below;
     memset(count, 0, SKV_BINS * sizeof *count);
     if (step == 1) {
         skv_count_codes(scores, list->n, low, high, &above, &not_below);
-        for (size_t j = 0; above < not_below && j < list->n; j += SKV_GROUP) {
-            uint32_t found = skv_codes_in(scores, list->n, j, low, high);
-            for (; found; found &= found - 1) {
-                const int32_t code = skv_code_at(scores, j + SKV_LOWEST_BIT(found));
-                count[((uint32_t)code - (uint32_t)low) >> shift]++;
-            }
+        if (above < not_below) {
+            skv_fill_bins(scores, list->n, low, high, shift, count);
         }
         return above;
     }
@@ -2409,7 +2425,7 @@ SKV_WRAPS SKV_NOINLINE int32_t skv_find_threshold(const skv_lists *all, size_t s
         const uint32_t n_bins = (width >> shift) + 1;
         memset(reached, 0, sizeof reached);
         for (size_t list = 0; list < all->n_lists; list++) {
-            size_t above = skv_fill_bins(&all->lists[list], step, low, high, shift, count);
+            size_t above = skv_bin_list(&all->lists[list], step, low, high, shift, count);
             for (uint32_t bin = n_bins; bin-- > 0;) {
                 above += count[bin];
                 reached[bin] += skv_survivors(all, list, above * step);
@@ -3451,20 +3467,23 @@ SKV_NOINLINE snapkv_status skv_score_set(skv_scan *scan, const snapkv_config *co
     return SNAPKV_OK;
 }
 
+/* Keeps positions first .. end - 1. Returns where the list goes on. */
+SKV_NOINLINE int32_t *skv_keep_all(int32_t *kept, size_t first, size_t end) {
+    for (size_t i = first; i < end; i++) {
+        *kept++ = (int32_t)i;
+    }
+    return kept;
+}
+
 /* snapkv_keep after every check. */
 SKV_NOINLINE void skv_keep_best(const snapkv_config *config, size_t length, const float *scores,
                                 size_t n_best, int32_t *kept) {
     const size_t prefix = skv_prefix(config, length), n_sink = config->n_sink;
-    for (size_t i = 0; i < n_sink; i++) {
-        *kept++ = (int32_t)i;
-    }
+    kept = skv_keep_all(kept, 0, n_sink);
     if (n_best > 0) {
         skv_pick_top(scores + n_sink, prefix - n_sink, n_best, config->order, n_sink, kept);
     }
-    kept += n_best;
-    for (size_t i = prefix; i < length; i++) {
-        *kept++ = (int32_t)i;
-    }
+    skv_keep_all(kept + n_best, prefix, length);
 }
 
 /* snapkv_select after every check. */
@@ -3478,9 +3497,7 @@ SKV_NOINLINE snapkv_status skv_select_set(const snapkv_config *config, const sna
     result.coverage = 1.0f;
     result.bypassed = skv_is_bypassed(config, layer);
     if (result.bypassed) {
-        for (size_t i = 0; i < length; i++) {
-            kept[i] = (int32_t)i;
-        }
+        skv_keep_all(kept, 0, length);
     } else {
         const size_t n_best = config->capacity - config->n_sink - skv_recent(config);
         skv_scan scan;
@@ -3952,11 +3969,12 @@ SNAPKV_API size_t snapkv_part_workspace_min(const snapkv_config *config,
 SKV_NOINLINE snapkv_statistic *skv_write_statistics(skv_scan *scan, snapkv_statistic *next) {
     for (size_t head = 0; head < scan->n_heads; head++) {
         for (size_t i = 0; i < scan->n_queries; i++, next++) {
+            SKV_STEP_BY_STEP();
             next->peak = scan->part_max[head * scan->n_lanes + i];
             next->sum = scan->part_sum[head * scan->n_lanes + i];
         }
     }
-    skv_start_part(scan);
+    skv_clear_statistics(scan, scan->part_max, scan->part_sum);
     return next;
 }
 
@@ -3964,6 +3982,7 @@ SKV_NOINLINE const snapkv_statistic *skv_read_statistics(skv_scan *scan,
                                                          const snapkv_statistic *next) {
     for (size_t head = 0; head < scan->n_heads; head++) {
         for (size_t i = 0; i < scan->n_queries; i++, next++) {
+            SKV_STEP_BY_STEP();
             scan->part_max[head * scan->n_lanes + i] = next->peak;
             scan->part_sum[head * scan->n_lanes + i] = next->sum;
         }
@@ -4275,7 +4294,7 @@ SNAPKV_API snapkv_status snapkv_gather_columns(const int32_t *kept, size_t n_kep
 }
 
 /* In 64 bits, saturating. */
-SKV_INLINE uint64_t skv_count_mul(uint64_t a, uint64_t b) {
+SKV_NOINLINE uint64_t skv_count_mul(uint64_t a, uint64_t b) {
     return b != 0 && a > UINT64_MAX / b ? UINT64_MAX : a * b;
 }
 
