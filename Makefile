@@ -100,13 +100,16 @@ check-llamacpp: $(B)/cmocka.ok ## what that promises; fetches Debian's library i
 # ---- tests ---------------------------------------------------------------------------------
 
 # tests/checks lists the checks: a new one is a line there, whatever it needs is built by its script
-# or stands in NEEDED. run.sh runs them, as many at a time as there are processors, and counts.
-NEEDED := examples $(B)/quality $(B)/accuracy $(B)/make_vectors
+# or stands in NEEDED. Both are run as many at a time as there are processors; run.sh counts.
+NEEDED := $(MAKE) -j"$$(getconf _NPROCESSORS_ONLN || echo 1)" examples $(B)/quality \
+    $(B)/accuracy $(B)/make_vectors
 
-check: $(B)/cmocka.ok $(NEEDED) ## every promise, the quick way; installs cmocka if it is missing
+check: $(B)/cmocka.ok ## every promise, the quick way; installs cmocka if it is missing
+	@$(NEEDED)
 	@tests/run.sh quick
 
-check-all: $(B)/cmocka.ok $(NEEDED) ## every promise in full; fuzzing, sanitizers, scale
+check-all: $(B)/cmocka.ok ## every promise in full; fuzzing, sanitizers, scale
+	@$(NEEDED)
 	@FULL=1 FUZZ_SECONDS=$(FUZZ_SECONDS) tests/run.sh quick long
 
 unit: ## all unit tests, built natively; some: make unit TEST="vote pool" BUILD=scalar
@@ -202,7 +205,7 @@ baremetal: ## Cortex-M4F and M7 without a system, emulated: bits, code size, sta
 coverage: ## lines and branches of the header that the unit tests run
 	@tests/run.sh coverage
 
-mutants: ## some 80 changes to the header, one at a time: does a unit test notice each?
+mutants: ## changes to the header, one at a time: does a unit test notice each?
 	@tests/run.sh mutants
 
 lint: ## clang-tidy, cppcheck and gcc -fanalyzer

@@ -8,7 +8,9 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 unset MAKEFLAGS MFLAGS B
 place=$(mktemp -d)
+group=
 trap 'rm -rf "$place"' EXIT
+trap '[ -z "$group" ] || kill -- -$group; exit 1' INT TERM
 [ $# -gt 0 ] || set -- $(make -s help | awk '{ print $2 }')
 if ! git rev-parse --git-dir >/dev/null 2>&1; then
     echo 'SKIP: not a git checkout, nothing to clone'
@@ -48,6 +50,7 @@ for target in "$@"; do
     done
     kill -- -$group 2>/dev/null
     wait $group 2>/dev/null
+    group=
     case $result in
     'status 0' | 'first result' | 'still at work')
         passed=$((passed + 1))
