@@ -1096,7 +1096,8 @@ enum {
 
 #define SKV_LOWEST (-3.402823466e38f) /* -FLT_MAX: stands for a logit that is not seen, and for the
                                          maximum where there is none; no infinity */
-#define SKV_LOG2E  1.44269504f
+#define SKV_HIGHEST_BITS 0x7F7FFFFF /* of FLT_MAX: the magnitudes of infinities and NaN are above */
+#define SKV_LOG2E 1.44269504f
 
 /* ---- Lane maths ---------------------------------------------------------------------------- */
 
@@ -1109,13 +1110,13 @@ enum {
     }                                                                                              \
     (void)0
 
-/* The magnitude's bits: above 0x7F7FFFFF for infinities and NaN, whatever -ffast-math assumes. */
+/* The magnitude's bits, which know infinities and NaN whatever -ffast-math assumes. */
 SKV_INLINE skv_int skv_magnitude(skv_vec a) {
     return skv_int_and(skv_bits(a), skv_int_set1(0x7FFFFFFF));
 }
 
 SKV_INLINE int skv_any_not_finite(skv_int magnitudes) {
-    return skv_mask_bits(skv_int_gt(magnitudes, skv_int_set1(0x7F7FFFFF))) != 0;
+    return skv_mask_bits(skv_int_gt(magnitudes, skv_int_set1(SKV_HIGHEST_BITS))) != 0;
 }
 
 /* Powers of two. x = n + f with n the nearest integer; that part is exact, so equal x have an equal
@@ -1713,12 +1714,18 @@ typedef struct skv_weigher {
     skv_vec base, least, magic;
 } skv_weigher;
 
+#define SKV_ROOM 2097152.0f /* 2^21 */
+
+SKV_INLINE skv_int skv_has_no_room(skv_vec m) {
+    return skv_int_gt(skv_magnitude(m), skv_bits(skv_set1(SKV_ROOM)));
+}
+
 SKV_LARGE skv_weigher skv_make_weigher(skv_vec m) {
-    const skv_int is_large = skv_int_gt(skv_magnitude(m), skv_bits(skv_set1(2097152.0f)));
+    const skv_int is_large = skv_has_no_room(m);
     const skv_int is_seen = skv_int_gt(skv_bits(skv_sub(m, skv_set1(SKV_LOWEST))), skv_int_set1(0));
     skv_weigher weigher;
     weigher.base = skv_blend(skv_int_and(is_large, is_seen), m, skv_set1(0.0f));
-    const skv_vec rest = skv_max(skv_sub(m, weigher.base), skv_set1(-2097152.0f));
+    const skv_vec rest = skv_max(skv_sub(m, weigher.base), skv_set1(-SKV_ROOM));
     weigher.least = skv_sub(rest, skv_set1(126.0f));
     weigher.magic = skv_magic_less(rest);
     return weigher;
@@ -1751,7 +1758,7 @@ SKV_NOINLINE skv_int skv_weigh_any(float *tile, size_t n_lanes, const float *m, 
     return worst;
 }
 
-/* The same where every logit lies within 120 below m, and m below 2^21: 11 operations a vector.
+/* The same where every logit lies within 120 below m, and m has room: 11 operations a vector.
  * A NaN, which no comparison has noticed, reaches the sum. */
 SKV_INLINE skv_int skv_weigh_near(float *tile, size_t n_lanes, skv_vec m, skv_vec *tile_sum) {
     const skv_vec magic = skv_magic_less(m);
@@ -1771,6 +1778,12 @@ SKV_INLINE skv_int skv_weigh_near(float *tile, size_t n_lanes, skv_vec m, skv_ve
     return skv_magnitude(sum);
 }
 
+/* Whether logits from `lowest` up to m are near enough for that loop. */
+SKV_INLINE int skv_are_near(skv_vec m, skv_vec lowest) {
+    const skv_int is_deep = skv_int_gt(skv_bits(skv_sub(m, lowest)), skv_bits(skv_set1(120.0f)));
+    return skv_mask_bits(is_deep) == 0 && skv_mask_bits(skv_has_no_room(m)) == 0;
+}
+
 /* One softmax step of one vector of queries over a tile: logits become weights 2^(logit - m) with
  * the running maximum m, rounded to an even number, and m and the running sum go on. Returns the
  * largest magnitude of a logit, or of what one that isn't finite made of the sum. */
@@ -1778,7 +1791,7 @@ SKV_INLINE skv_int skv_softmax_lanes(float *tile, size_t n_lanes, float *running
                                      float *running_sum) {
     const skv_vec old = skv_load(running_max);
     skv_vec highest = skv_set1(SKV_LOWEST), lowest = skv_set1(-SKV_LOWEST), sum;
-    skv_int worst = skv_int_set1(0);
+    skv_int worst;
     for (size_t k = 0; k < SKV_TILE; k += SKV_BATCH) {
         SKV_UNROLL for (size_t i = 0; i < SKV_BATCH; i++) {
             const skv_vec logit = skv_load(tile + (k + i) * n_lanes);
@@ -1787,15 +1800,13 @@ SKV_INLINE skv_int skv_softmax_lanes(float *tile, size_t n_lanes, float *running
         }
     }
     const skv_vec m = skv_max(skv_even(highest), old);
-    const skv_int is_deep = skv_int_gt(skv_bits(skv_sub(m, lowest)), skv_bits(skv_set1(120.0f)));
-    const skv_int is_large = skv_int_gt(skv_magnitude(m), skv_bits(skv_set1(2097152.0f)));
     skv_store(running_max, m);
     /* The scalar path, whose code is to be small, has but one of the two loops. */
-    if (SKV_BATCH > 1 && skv_mask_bits(is_deep) == 0 && skv_mask_bits(is_large) == 0) {
-        worst = skv_int_max(worst, skv_weigh_near(tile, n_lanes, m, &sum));
+    if (SKV_BATCH > 1 && skv_are_near(m, lowest)) {
+        worst = skv_weigh_near(tile, n_lanes, m, &sum);
     } else {
         float lanes[SKV_LANES];
-        worst = skv_int_max(worst, skv_weigh_any(tile, n_lanes, running_max, lanes));
+        worst = skv_weigh_any(tile, n_lanes, running_max, lanes);
         sum = skv_load(lanes);
     }
     skv_store(running_sum, skv_fma(skv_load(running_sum), skv_power(skv_sub(old, m)), sum));
@@ -2341,7 +2352,7 @@ SKV_NOINLINE void skv_sort_by_score(const float *scores, int32_t *indices, size_
 /* The k best of n finite scores, 1 <= k <= n, as positions offset by `base`. */
 SKV_NOINLINE void skv_pick_top(const float *scores, size_t n, size_t k, snapkv_order order,
                                size_t base, int32_t *indices) {
-    skv_range range = {-0x7F7FFFFF, 0x7F7FFFFF, 0};
+    skv_range range = {-SKV_HIGHEST_BITS, SKV_HIGHEST_BITS, 0};
     range.rest = k;
     if (n / SKV_SAMPLES >= 16) { /* where a pass over all costs more than those over the sample */
         range = skv_guess(scores, n, range);
@@ -2351,7 +2362,7 @@ SKV_NOINLINE void skv_pick_top(const float *scores, size_t n, size_t k, snapkv_o
      * the first range.rest of them are kept. */
     size_t n_found = 0, n_tied = range.low < range.high ? n : range.rest;
     for (size_t j = 0; n_found < k; j += SKV_GROUP) {
-        uint32_t found = skv_codes_in(scores, n, j, range.low, 0x7F7FFFFF);
+        uint32_t found = skv_codes_in(scores, n, j, range.low, SKV_HIGHEST_BITS);
         for (; found; found &= found - 1) {
             const size_t i = j + SKV_LOWEST_BIT(found);
             const int is_tied = skv_code_at(scores, i) == range.low;
@@ -2470,7 +2481,7 @@ enum { SKV_BUDGET_SAMPLES = 1 << 16 };
  * one count over all scores whether that is right. */
 SKV_NOINLINE int32_t skv_budget_threshold(const skv_lists *all, size_t n_scores,
                                          size_t budget) {
-    int32_t low = -0x7F7FFFFF, high = 0x7F7FFFFF;
+    int32_t low = -SKV_HIGHEST_BITS, high = SKV_HIGHEST_BITS;
     const size_t step = n_scores / SKV_BUDGET_SAMPLES;
     if (step >= 4) {
         const size_t slack = skv_slack(budget / step);
@@ -4488,6 +4499,7 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #undef SKV_ALL
 #undef SKV_MAP
 #undef SKV_LOWEST
+#undef SKV_HIGHEST_BITS
 #undef SKV_RULES
 #undef SKV_RULE_NAME
 #undef SKV_RULE_STATUS
@@ -4497,6 +4509,7 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #undef SKV_LOG2E
 #undef SKV_MAGIC
 #undef SKV_MAGIC_BITS
+#undef SKV_ROOM
 #undef SKV_UNIT
 #undef SKV_GROUND
 #undef SKV_TRY
