@@ -40,7 +40,8 @@
  *                    compiler's flags allow. One that they don't allow is an #error. On x86 AVX2
  *                    needs -mavx2 -mfma -mf16c (or -march=native, or -march=x86-64-v3); plain flags
  *                    give the scalar path without fused multiply-add, some 7 times slower and
- *                    outside the promise of equal bits.
+ *                    outside the promise of equal bits. SNAPKV_ISA_NAME is a text that names the
+ *                    path taken.
  * SNAPKV_API         The linkage of every function. Default: static inline.
  * SNAPKV_SCALAR_FMA  1: the scalar path multiplies and adds with fmaf, and returns the bits of the
  *                    vector paths. Default: 1 where the target has it in hardware, else 0. Without
@@ -699,8 +700,8 @@ static inline size_t skv_lowest_bit(uint32_t mask) {
  *                 (2 a cycle, 4 cycles: 8), with registers left for the queries and one key.
  * SKV_LARGE       functions that unroll to much code: inline, but on the scalar path, where a call
  *                 costs little beside them
- * SKV_BATCH       vectors whose exp is computed abreast; the scalar path, whose vector is 4 chains
- *                 already, keeps its code small (3 KiB on a Cortex-M4F). */
+ * SKV_BATCH       vectors whose exp is computed abreast. The scalar path's vector is 4 chains
+ *                 already, and 4 abreast take 3 KiB more code (Cortex-M4F, -Os). */
 
 #if SNAPKV_ISA == SNAPKV_ISA_AVX512
 #if !SKV_HAS_AVX512
