@@ -40,8 +40,7 @@
  *                    compiler's flags allow. One that they don't allow is an #error. On x86 AVX2
  *                    needs -mavx2 -mfma -mf16c (or -march=native, or -march=x86-64-v3); plain flags
  *                    give the scalar path without fused multiply-add, some 7 times slower and
- *                    outside the promise of equal bits. SNAPKV_ISA_NAME is a text that names the
- *                    path taken.
+ *                    outside the promise of equal bits. SNAPKV_ISA_NAME: the path, as text.
  * SNAPKV_API         The linkage of every function. Default: static inline.
  * SNAPKV_SCALAR_FMA  1: the scalar path multiplies and adds with fmaf, and returns the bits of the
  *                    vector paths. Default: 1 where the target has it in hardware, else 0. Without
