@@ -41,7 +41,7 @@ demo: $(B)/recall $(B)/keepmap ## the main job on the built-in model: table and 
 	$(B)/keepmap
 
 # What docs/choosing.md says, in some 2 minutes of two processors.
-quality: $(B)/quality ## what every way to cut a cache costs, on two tasks: tables; a picture by gnuplot
+quality: $(B)/quality ## what every way to cut a cache costs, on two tasks: tables, a picture
 	@$(B)/quality text --data $(B)/quality-text.tsv >$(B)/quality-text.txt & \
 	$(B)/quality recall --data $(B)/quality-recall.tsv && wait $$! && cat $(B)/quality-text.txt
 	@if command -v gnuplot >/dev/null; then gnuplot -e "recall='$(B)/quality-recall.tsv'" \
@@ -75,10 +75,11 @@ LLAMA         :=
 LLAMA_LINK    :=
 LLAMA_COMPILE  = flags=$$(examples/llamacpp/flags.sh '$(LLAMA)') && \
     $(CC) $(BASE) $(CFLAGS) -O3 $(NATIVE) -o $@ $< $(filter %.o,$^) $$flags $(LLAMA_LINK)
-LLAMA_SOURCES := $(wildcard examples/llamacpp/*.h examples/llamacpp/*.c tests/llamacpp/*.h examples/*.h) $(H)
+LLAMA_SOURCES := $(wildcard examples/llamacpp/*.h examples/llamacpp/*.c tests/llamacpp/*.h \
+    examples/*.h) $(H)
 
 .PHONY: mpi llamacpp check-llamacpp $(B)/snapkv-llama
-llamacpp: $(B)/snapkv-llama ## SnapKV on your llama.cpp: build/snapkv-llama; LLAMA=folder if it isn't installed
+llamacpp: $(B)/snapkv-llama ## build/snapkv-llama, on your llama.cpp: installed, or LLAMA=folder
 
 $(B)/snapkv-llama: examples/llamacpp/snapkv-llama.c | $(B)
 	$(LLAMA_COMPILE) -lm
@@ -91,10 +92,11 @@ $(B)/llamacpp/engine.o: tests/llamacpp/engine.c $(LLAMA_SOURCES)
 	@mkdir -p $(@D)
 	$(CC) $(BASE) $(CFLAGS) $(NATIVE) -c -o $@ $<
 
-$(B)/llamacpp/test_llamacpp: tests/llamacpp/test_llamacpp.c $(B)/llamacpp/engine.o $(LLAMA_SOURCES) | $(B)/cmocka.ok
+$(B)/llamacpp/test_llamacpp: tests/llamacpp/test_llamacpp.c $(B)/llamacpp/engine.o \
+    $(LLAMA_SOURCES) | $(B)/cmocka.ok
 	$(LLAMA_COMPILE) -lcmocka -lm
 
-check-llamacpp: $(B)/cmocka.ok ## what that promises; fetches Debian's library into build/ if none is installed
+check-llamacpp: $(B)/cmocka.ok ## what that promises; fetches Debian's library if there is none
 	@tests/run.sh llamacpp
 
 # ---- tests ---------------------------------------------------------------------------------
@@ -244,8 +246,8 @@ TOOLS := clang lld libclang-rt-14-dev clang-tidy cppcheck gcovr libcmocka-dev li
     pkg-config gcc-aarch64-linux-gnu gcc-arm-linux-gnueabihf gcc-i686-linux-gnu \
     gcc-s390x-linux-gnu gcc-powerpc64-linux-gnu gcc-riscv64-linux-gnu gcc-mingw-w64-x86-64 \
     gcc-arm-none-eabi libnewlib-arm-none-eabi libc6-dev-arm64-cross libc6-dev-armhf-cross \
-    libc6-dev-i386-cross libc6-dev-s390x-cross libc6-dev-ppc64-cross libc6-dev-riscv64-cross qemu-user \
-    qemu-system-arm valgrind wine wine64
+    libc6-dev-i386-cross libc6-dev-s390x-cross libc6-dev-ppc64-cross libc6-dev-riscv64-cross \
+    qemu-user qemu-system-arm valgrind wine wine64
 
 tools: ## install what the checks can use, on Debian as root
 	apt-get update -qq

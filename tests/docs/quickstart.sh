@@ -2,7 +2,7 @@
 # The promises about the first pages: one program stands in examples/quickstart.c, in the README and
 # in the header's first 30 lines, is C99 and C++11 without a warning, and fails where its policy is
 # refused; the API begins by line 330 and ends by line 620; nothing private lacks its prefix; prose
-# wraps at 100 columns; the examples do what they say.
+# and the Makefile wrap at 100 columns; the examples do what they say.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 . tests/common.sh
@@ -45,12 +45,10 @@ names=$(sed -n 's/^\(static inline\|SKV_INLINE\|SKV_NOINLINE\|SNAPKV_API\) [^(]*
     grep -v '^\(snapkv_\|skv_\)')
 [ -z "$names" ] || fail "names without prefix: $names"
 
-# Tables, pictures and code can't be wrapped.
-awk 'FNR == 1 { code = 0 }
-     /^```/ { code = !code }
-     length > 100 && !/^[|!]/ && !code { print FILENAME ":" FNR ": " length " columns"; bad = 1 }
-     END { exit bad }' README.md docs/*.md tests/*.md tests/*/README.md ||
-    fail 'prose above 100 columns'
+# Tables and pictures can't be wrapped.
+awk 'length > 100 && (FILENAME == "Makefile" || !/^[|!]/) { print FILENAME ":" FNR ": " length " columns"; bad = 1 }
+     END { exit bad }' Makefile README.md docs/*.md tests/*.md tests/*/README.md ||
+    fail 'documents or the Makefile above 100 columns'
 
 # As C and as C++, whose compilers warn of other things; then what it prints, and that it can fail.
 for compiler in $c_compilers; do
