@@ -2586,16 +2586,16 @@ SKV_NOINLINE void skv_move_columns_4(const int32_t *kept, size_t n_kept, const c
     RULE(SKV_NO_HEAD_DIM, SHAPE, "layer.head_dim: 0")                                              \
     RULE(SKV_LARGE_WORKSPACE, SHAPE, "config.window: the workspace does not fit into memory")      \
     VIEW_RULE(SKV_LARGE_VIEW, SHAPE, "row_stride, head_stride, block_table: beyond all memory")    \
-    VIEW_RULE(SKV_ROW_STRIDE, STRIDE, "row_stride: rows overlap")                                  \
-    VIEW_RULE(SKV_HEAD_STRIDE, STRIDE, "head_stride: heads overlap")                               \
+    VIEW_RULE(SKV_ROW_STRIDE, STRIDE, "row_stride: rows overlap; it counts bytes")                 \
+    VIEW_RULE(SKV_HEAD_STRIDE, STRIDE, "head_stride: heads overlap; it counts bytes")              \
     VIEW_RULE(SKV_MISALIGNED, STRIDE, "data, strides: not aligned to the element")                 \
     VIEW_RULE(SKV_BLOCK_ROWS, STRIDE, "block_rows: 0")                                             \
     VIEW_RULE(SKV_BLOCK_NUMBER, STRIDE, "block_table: a negative block")                           \
-    VIEW_RULE(SKV_BLOCK_STRIDE, STRIDE, "block_stride: blocks overlap")                            \
+    VIEW_RULE(SKV_BLOCK_STRIDE, STRIDE, "block_stride: blocks overlap; it counts bytes")           \
     RULE(SKV_NO_WINDOW, WINDOW, "config.window: 0")                                                \
     RULE(SKV_LONG_WINDOW, WINDOW, "config.window: above the length, and no query_positions")       \
     RULE(SKV_NO_PREFIX, WINDOW, "config.n_recent: no position is left to compete")                 \
-    RULE(SKV_SMALL_CAPACITY, CAPACITY, "config.capacity: not above n_sink + n_recent")             \
+    RULE(SKV_SMALL_CAPACITY, CAPACITY, "config.capacity: not above n_sink + n_recent (0: window)") \
     RULE(SKV_NO_KERNEL, KERNEL, "config.kernel_size: 0")                                           \
     RULE(SKV_EVEN_KERNEL, KERNEL, "config.kernel_size: even")                                      \
     RULE(SKV_POOLING, OPTION, "config.pooling: unknown")                                           \
@@ -3565,7 +3565,7 @@ SNAPKV_API const char *snapkv_status_string(snapkv_status status) {
     case SNAPKV_ERROR_WINDOW:
         return "window is 0 or above length, or no position is left to compete";
     case SNAPKV_ERROR_CAPACITY:
-        return "capacity does not exceed n_recent + n_sink, or more is to be kept than there is";
+        return "capacity not above n_sink + n_recent (0: window), or more to keep than there is";
     case SNAPKV_ERROR_KERNEL:
         return "kernel_size is 0 or even";
     case SNAPKV_ERROR_OPTION:
@@ -3575,7 +3575,7 @@ SNAPKV_API const char *snapkv_status_string(snapkv_status status) {
     case SNAPKV_ERROR_INDEX:
         return "set, head, position or slot out of range or order";
     case SNAPKV_ERROR_ALIAS:
-        return "source and destination overlap";
+        return "an output overlaps an input or another output; in place: ascending lists only";
     case SNAPKV_ERROR_NOT_FINITE:
         return "a logit or score is NaN or infinite";
     }

@@ -625,8 +625,10 @@ static void judge_text(attempt *a, snapkv_status expected, const char *text, con
 #define EXPLAIN_VIEW(name, view)                                                                   \
     EXPLAIN(SNAPKV_ERROR_SHAPE, name "row_stride, head_stride, block_table: beyond all memory",    \
             a.layer.view.row_stride = SIZE_MAX / 4 * 4);                                           \
-    EXPLAIN(SNAPKV_ERROR_STRIDE, name "row_stride: rows overlap", a.layer.view.row_stride = 28);   \
-    EXPLAIN(SNAPKV_ERROR_STRIDE, name "head_stride: heads overlap", a.layer.view.head_stride = 0); \
+    EXPLAIN(SNAPKV_ERROR_STRIDE, name "row_stride: rows overlap; it counts bytes",                 \
+            a.layer.view.row_stride = 28);                                                         \
+    EXPLAIN(SNAPKV_ERROR_STRIDE, name "head_stride: heads overlap; it counts bytes",               \
+            a.layer.view.head_stride = 0);                                                         \
     EXPLAIN(SNAPKV_ERROR_STRIDE, name "block_rows: 0", (PAGED, a.layer.view.block_rows = 0));      \
     EXPLAIN(SNAPKV_ERROR_STRIDE, name "block_table: a negative block",                             \
             (PAGED, a.layer.view.block_table = negative));                                         \
@@ -668,7 +670,7 @@ static void test_explain(void **state) {
     EXPLAIN(SNAPKV_ERROR_WINDOW, "config.window: 0", a.config.window = 0);
     EXPLAIN(SNAPKV_ERROR_WINDOW, "config.window: above the length, and no query_positions",
             a.config.window = 41);
-    EXPLAIN(SNAPKV_ERROR_CAPACITY, "config.capacity: not above n_sink + n_recent",
+    EXPLAIN(SNAPKV_ERROR_CAPACITY, "config.capacity: not above n_sink + n_recent (0: window)",
             a.config.n_sink = 8);
     EXPLAIN(SNAPKV_ERROR_KERNEL, "config.kernel_size: 0", a.config.kernel_size = 0);
     EXPLAIN(SNAPKV_ERROR_KERNEL, "config.kernel_size: even", a.config.kernel_size = 4);
@@ -696,11 +698,11 @@ static void test_explain(void **state) {
     EXPLAIN_VIEW("queries.", queries);
     EXPLAIN_VIEW("keys.", keys);
     EXPLAIN_VIEW("values.", values);
-    EXPLAIN(SNAPKV_ERROR_STRIDE, "keys.block_stride: blocks overlap",
+    EXPLAIN(SNAPKV_ERROR_STRIDE, "keys.block_stride: blocks overlap; it counts bytes",
             (PAGED, a.layer.keys.block_stride = 2 * 2 * 32 - 4));
-    EXPLAIN(SNAPKV_ERROR_STRIDE, "queries.block_stride: blocks overlap",
+    EXPLAIN(SNAPKV_ERROR_STRIDE, "queries.block_stride: blocks overlap; it counts bytes",
             (PAGED, a.layer.queries.block_stride = 2 * 4 * 32 - 4));
-    EXPLAIN(SNAPKV_ERROR_STRIDE, "values.block_stride: blocks overlap",
+    EXPLAIN(SNAPKV_ERROR_STRIDE, "values.block_stride: blocks overlap; it counts bytes",
             (PAGED, a.layer.values.block_stride = 2 * 2 * 32 - 4));
     EXPLAIN(SNAPKV_ERROR_STRIDE, "queries.data, strides: not aligned to the element",
             a.layer.queries.head_stride += 2);
