@@ -46,7 +46,8 @@ names=$(sed -n 's/^\(static inline\|SKV_INLINE\|SKV_NOINLINE\|SNAPKV_API\) [^(]*
 [ -z "$names" ] || fail "names without prefix: $names"
 
 # Tables and pictures can't be wrapped.
-awk 'length > 100 && (FILENAME == "Makefile" || !/^[|!]/) { print FILENAME ":" FNR ": " length " columns"; bad = 1 }
+awk 'length > 100 && (FILENAME == "Makefile" || !/^[|!]/) {
+         print FILENAME ":" FNR ": " length " columns"; bad = 1 }
      END { exit bad }' Makefile README.md docs/*.md tests/*.md tests/*/README.md ||
     fail 'documents or the Makefile above 100 columns'
 
