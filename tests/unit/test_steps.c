@@ -171,6 +171,16 @@ static void test_recent_positions(void **state) {
             problem_free(&p);
         }
     }
+
+    /* All of a prompt votes, and its first positions compete all the same. */
+    snapkv_config config = make_config(16, 9, 5);
+    config.n_recent = 3;
+    problem p = problem_new(config, 4, 2, 16, 12);
+    problem_fill(&p, &random, 4, 0);
+    problem_pack_plainly(&p);
+    outcome o = select_fully(&p, 1);
+    outcome_free(&o);
+    problem_free(&p);
 }
 
 /* ---- A decoder whose numbers lie outside the rows ---------------------------------------------

@@ -243,6 +243,26 @@ static void test_sizes_of_a_long_prompt(void **state) {
     }
 }
 
+/* A span leaves out what no query sees, as far as sizes alone can tell: where positions are given
+ * the voters may see every row, and the fastest workspace has room for all. */
+static void test_sizes_with_positions(void **state) {
+    (void)state;
+    int32_t positions[400];
+    problem p = random_problem(4, 2, 16, 400, 8);
+    const size_t all = snapkv_workspace_size(&p.config, &p.layer);
+    p.layer.span = 60;
+    assert_true(snapkv_workspace_size(&p.config, &p.layer) < all);
+    for (int32_t i = 0; i < 400; i++) {
+        positions[i] = i;
+    }
+    problem_set_key_positions(&p, positions);
+    assert_int_equal(snapkv_workspace_size(&p.config, &p.layer), all);
+    p.layer.key_positions = NULL;
+    problem_set_query_positions(&p, positions);
+    assert_int_equal(snapkv_workspace_size(&p.config, &p.layer), all);
+    problem_free(&p);
+}
+
 /* Bypassed calls go by the same rule. */
 static void test_bypass_needs_a_workspace_too(void **state) {
     (void)state;
@@ -270,6 +290,7 @@ int main(void) {
         cmocka_unit_test(test_misaligned),
         cmocka_unit_test(test_odd_sizes),
         cmocka_unit_test(test_sizes_of_a_long_prompt),
+        cmocka_unit_test(test_sizes_with_positions),
         cmocka_unit_test(test_bypass_needs_a_workspace_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
