@@ -190,6 +190,16 @@ static void test_outputs_in_a_pool(void **state) {
                                   shared ? SNAPKV_ERROR_ALIAS : SNAPKV_OK);
                 }
             }
+            /* The shared block is the output's last, a whole number of searches behind its first. */
+            for (int32_t row = 0; highest[i] == 65536 && row < CAPACITY; row++) {
+                pages[row] = row < CAPACITY - 1 ? 32768 + row : highest[i];
+            }
+            keys_out.data = pool;
+            keys_out.block_table = pages;
+            keys_out.row_stride = keys_out.block_stride = ROW;
+            assert_status(snapkv_compress(&s.p.config, &s.p.layer, 0, s.kept, &keys_out,
+                                          &values_out, NULL, s.workspace, s.size),
+                          SNAPKV_ERROR_ALIAS);
             free(pool);
             end(&s);
         }
