@@ -2,7 +2,7 @@
 """Trains the text model of the examples, or evaluates a checkpoint.
 
     python3 examples/train_text.py                       one core, under twenty minutes
-    python3 examples/train_text.py --evaluate examples/text_model.bin
+    python3 examples/train_text.py --evaluate            the committed model, half a minute
 
 The text is the King James Bible, which is in the public domain, as Debian's package bible-kjv
 prints it: a line for each verse. The books of Ruth, Esther and Jonah are never trained on: they are
