@@ -22,8 +22,11 @@ enum {
     COMPRESS = 32,
     MASS = 64,
     COMPRESS_LAYER = 128,
-    WORKING = VOTE | SELECT | COMPRESS | COMPRESS_LAYER | MASS, /* those that take a workspace */
+    SCORE = 256,
+    GATHER = 512,
+    WORKING = VOTE | SELECT | COMPRESS | COMPRESS_LAYER | MASS | SCORE, /* take a workspace */
     LISTS = SELECT | COMPRESS,
+    WRITING = COMPRESS | COMPRESS_LAYER | GATHER,
     MOVES = CHECK | COMPRESS | COMPRESS_LAYER,
     RULES = CHECK | WORKING,
     ALL = COUNT | SIZES | RULES
@@ -110,6 +113,12 @@ static snapkv_status run(attempt *a, int function) {
         return snapkv_compress_layer(a->config_at, a->layer_at, a->kept, a->keys_out_at,
                                      a->values_out_at, a->selection, a->workspace,
                                      a->workspace_size);
+    case SCORE:
+        return snapkv_score(a->config_at, a->layer_at, a->set, a->scores, a->votes, a->workspace,
+                            a->workspace_size);
+    case GATHER:
+        return snapkv_gather(a->config_at, a->layer_at, a->set, a->list, a->n_list, a->keys_out_at,
+                             a->values_out_at);
     default:
         return snapkv_retained_mass(a->config_at, a->layer_at, a->query_head, a->query, a->position,
                                     a->list, a->n_list, a->mass, a->workspace, a->workspace_size);
@@ -128,13 +137,17 @@ static const char *name_of(int function) {
         return "compress";
     case COMPRESS_LAYER:
         return "compress_layer";
+    case SCORE:
+        return "score";
+    case GATHER:
+        return "gather";
     default:
         return "retained_mass";
     }
 }
 
 static void judge(attempt *a, snapkv_status expected, int functions, const char *change, int line) {
-    for (int function = CHECK; function <= COMPRESS_LAYER; function *= 2) {
+    for (int function = CHECK; function <= GATHER; function *= 2) {
         if (!(functions & function)) {
             continue;
         }
@@ -185,10 +198,12 @@ static void test_the_unspoilt_call(void **state) {
     EXPECT(SNAPKV_OK, LISTS, a.selection = NULL);
     EXPECT(SNAPKV_OK, RULES & ~(COMPRESS | COMPRESS_LAYER),
            memset(&a.layer.values, 0, sizeof a.layer.values));
-    EXPECT(SNAPKV_OK, LISTS, a.set = 1);
+    EXPECT(SNAPKV_OK, LISTS | SCORE | GATHER, a.set = 1);
     EXPECT(SNAPKV_OK, VOTE | MASS, a.query_head = 3);
     EXPECT(SNAPKV_OK, MASS, a.position = 39);
-    EXPECT(SNAPKV_OK, MASS, a.n_list = 0);
+    EXPECT(SNAPKV_OK, MASS, a.position = INT32_MAX);
+    EXPECT(SNAPKV_OK, MASS | GATHER, a.n_list = 0);
+    EXPECT(SNAPKV_OK, SCORE, a.votes = NULL);
 }
 
 static void test_null(void **state) {
@@ -197,17 +212,18 @@ static void test_null(void **state) {
     EXPECT(SNAPKV_ERROR_NULL, ALL, a.layer_at = NULL);
     EXPECT(SNAPKV_ERROR_NULL, RULES, a.layer.queries.data = NULL);
     EXPECT(SNAPKV_ERROR_NULL, RULES, a.layer.keys.data = NULL);
-    EXPECT(SNAPKV_ERROR_NULL, COMPRESS, a.layer.values.data = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, COMPRESS | COMPRESS_LAYER, a.layer.values.data = NULL);
     EXPECT(SNAPKV_ERROR_NULL, RULES, a.layer.queries.dtype = SNAPKV_CUSTOM);
     EXPECT(SNAPKV_ERROR_NULL, RULES, a.layer.keys.dtype = SNAPKV_CUSTOM);
-    EXPECT(SNAPKV_ERROR_NULL, LISTS, a.kept = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, LISTS | COMPRESS_LAYER, a.kept = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, SCORE, a.scores = NULL);
     EXPECT(SNAPKV_ERROR_NULL, VOTE, a.votes = NULL);
     EXPECT(SNAPKV_ERROR_NULL, WORKING, a.workspace = NULL);
     EXPECT(SNAPKV_ERROR_NULL, WORKING, (a.workspace = NULL, a.workspace_size = 0));
-    EXPECT(SNAPKV_ERROR_NULL, COMPRESS, a.keys_out_at = NULL);
-    EXPECT(SNAPKV_ERROR_NULL, COMPRESS, a.values_out_at = NULL);
-    EXPECT(SNAPKV_ERROR_NULL, COMPRESS, a.keys_out.data = NULL);
-    EXPECT(SNAPKV_ERROR_NULL, COMPRESS, a.values_out.data = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, WRITING, a.keys_out_at = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, WRITING, a.values_out_at = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, WRITING, a.keys_out.data = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, WRITING, a.values_out.data = NULL);
     EXPECT(SNAPKV_ERROR_NULL, MASS, a.query = NULL);
     EXPECT(SNAPKV_ERROR_NULL, MASS, a.list = NULL);
     EXPECT(SNAPKV_ERROR_NULL, MASS, a.mass = NULL);
@@ -226,6 +242,9 @@ static void test_shape(void **state) {
     if (SIZE_MAX > INT32_MAX) {
         EXPECT(SNAPKV_ERROR_SHAPE, ALL, a.layer.length = (size_t)INT32_MAX + 1);
     }
+    const snapkv_config config = make_config(4, 12, 3);
+    assert_int_equal(snapkv_kept_count(&config, INT32_MAX), 12);
+    assert_int_equal(snapkv_kept_count(&config, (size_t)INT32_MAX + 1), 0);
 }
 
 #if SIZE_MAX <= UINT32_MAX /* make check-builds; with 64 bits there is no such array */
@@ -235,9 +254,15 @@ static void test_arrays_beyond_32_bits(void **state) {
     const size_t n = (size_t)1 << 29;
     float votes[2] = {1, 2}, scores[2] = {3, 4};
     int32_t indices[1] = {5};
+    size_t counts[1] = {6};
+    const snapkv_config config = make_config(4, 12, 3);
+    const snapkv_list list = {votes, n};
     assert_status(snapkv_pool(votes, n, 3, SNAPKV_POOL_AVG, scores), SNAPKV_ERROR_SHAPE);
     assert_status(snapkv_top_k(votes, n, 1, SNAPKV_BY_SCORE, indices), SNAPKV_ERROR_SHAPE);
-    assert_true(scores[0] == 3 && scores[1] == 4 && indices[0] == 5);
+    assert_status(snapkv_keep(&config, n, votes, 1, indices), SNAPKV_ERROR_SHAPE);
+    assert_status(snapkv_coverage(&config, n, votes, indices, 1, scores), SNAPKV_ERROR_SHAPE);
+    assert_status(snapkv_allocate(&list, 1, 9, 1, counts), SNAPKV_ERROR_SHAPE);
+    assert_true(scores[0] == 3 && scores[1] == 4 && indices[0] == 5 && counts[0] == 6);
 }
 #endif
 
@@ -260,6 +285,11 @@ static void test_overflowing_products(void **state) {
     EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS_LAYER, a.keys_out.head_stride = SIZE_MAX - 8);
     EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS, a.values_out.row_stride = SIZE_MAX / 4);
     EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS_LAYER, a.values_out.head_stride = SIZE_MAX - 8);
+    /* Of one head there is no extent, but a way to it. */
+    EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS | GATHER,
+           (a.set = 1, a.keys_out.head_stride = PTRDIFF_MAX));
+    EXPECT(SNAPKV_ERROR_OUTPUT, COMPRESS | GATHER,
+           (a.set = 1, a.values_out.head_stride = PTRDIFF_MAX));
 }
 
 /* As many heads as there are addresses: refused at once, not after a look at each. */
@@ -312,7 +342,8 @@ static void test_kernel(void **state) {
     EXPECT(SNAPKV_ERROR_KERNEL, functions, a.config.kernel_size = 2);
     EXPECT(SNAPKV_ERROR_KERNEL, functions, a.config.kernel_size = 1000);
     EXPECT(SNAPKV_ERROR_KERNEL, functions, a.config.kernel_size = SIZE_MAX - 1);
-    EXPECT(SNAPKV_OK, CHECK | LISTS, a.config.kernel_size = SIZE_MAX);
+    EXPECT(SNAPKV_ERROR_KERNEL, SCORE, a.config.kernel_size = 2);
+    EXPECT(SNAPKV_OK, CHECK | LISTS | SCORE, a.config.kernel_size = SIZE_MAX);
     EXPECT(SNAPKV_OK, VOTE, a.config.kernel_size = 2);
 }
 
@@ -351,6 +382,53 @@ static void test_option(void **state) {
     EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.softcap = -1);
     EXPECT(SNAPKV_ERROR_OPTION, RULES, a.layer.softcap = -FLT_MAX);
     EXPECT(SNAPKV_OK, RULES, (a.layer.sink_logits = SINKS, a.layer.alibi_slopes = SLOPES));
+    EXPECT(SNAPKV_OK, RULES, a.layer.scale = a.layer.softcap = -0.0f); /* it is 0 */
+}
+
+/* A gather asks of the policy how lists are shared, of the layer what it moves, and where the
+ * voters lie. */
+static void test_gather(void **state) {
+    (void)state;
+    const int32_t high[2] = {39, 40}, negative[2] = {0, -1};
+    EXPECT(SNAPKV_OK, GATHER, (void)a);
+    EXPECT(SNAPKV_ERROR_NULL, GATHER, a.config_at = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, GATHER, a.layer_at = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, GATHER, a.list = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, GATHER, a.layer.keys.data = NULL);
+    EXPECT(SNAPKV_ERROR_NULL, GATHER, a.layer.values.data = NULL);
+    EXPECT(SNAPKV_OK, GATHER, a.layer.queries.data = NULL);
+    EXPECT(SNAPKV_ERROR_SHAPE, GATHER, a.layer.n_kv_heads = 3);
+    EXPECT(SNAPKV_ERROR_SHAPE, GATHER, a.layer.head_dim = 0);
+    EXPECT(SNAPKV_ERROR_SHAPE, GATHER, a.layer.keys.head_stride = SIZE_MAX / 4 * 4);
+    EXPECT(SNAPKV_ERROR_SHAPE, GATHER, a.layer.values.row_bytes = SIZE_MAX);
+    EXPECT(SNAPKV_ERROR_OPTION, GATHER, a.config.sharing = (snapkv_sharing)3);
+    EXPECT(SNAPKV_ERROR_OPTION, GATHER, a.layer.queries.dtype = (snapkv_dtype)4);
+    EXPECT(SNAPKV_ERROR_OPTION, GATHER, a.layer.keys.dtype = (snapkv_dtype)4);
+    EXPECT(SNAPKV_ERROR_OPTION, GATHER, a.layer.values.dtype = SNAPKV_CUSTOM);
+    EXPECT(SNAPKV_ERROR_STRIDE, GATHER, a.layer.queries.row_stride = 28);
+    EXPECT(SNAPKV_ERROR_STRIDE, GATHER, a.layer.keys.row_stride = 28);
+    EXPECT(SNAPKV_ERROR_STRIDE, GATHER, a.layer.values.row_stride = 31);
+    EXPECT(SNAPKV_ERROR_OUTPUT, GATHER, a.keys_out.row_stride = 31);
+    EXPECT(SNAPKV_ERROR_OUTPUT, GATHER, a.values_out.row_stride = 31);
+    EXPECT(SNAPKV_ERROR_INDEX, GATHER, a.set = 2);
+    EXPECT(SNAPKV_ERROR_INDEX, GATHER, (a.list = high, a.n_list = 2));
+    EXPECT(SNAPKV_ERROR_INDEX, GATHER, (a.list = negative, a.n_list = 2));
+    EXPECT(SNAPKV_ERROR_INDEX, GATHER, a.layer.first_row = SNAPKV_PART);
+    EXPECT(SNAPKV_ERROR_ALIAS, GATHER, a.values_out.data = a.keys_out.data);
+}
+
+/* The last key, which the last query alone sees, and K/V head 0. */
+static void test_not_finite(void **state) {
+    (void)state;
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+#define SPOIL                                                                                      \
+    (guard_thaw(&a.p.packed_keys.memory),                                                          \
+     memcpy(packed_row(&a.p.packed_keys, 0, 39), &bad[i], sizeof bad[i]))
+        EXPECT(SNAPKV_ERROR_NOT_FINITE, VOTE | SCORE | MASS, SPOIL);
+        EXPECT(SNAPKV_OK, SCORE, (SPOIL, a.set = 1));
+#undef SPOIL
+    }
 }
 
 /* To be gathered, a custom row must say how long it is; to be read it needn't. */
@@ -456,6 +534,17 @@ static void test_block_tables(void **state) {
 #define PAGED (problem_pack(&a.p, how), a.layer = a.p.layer)
     EXPECT(SNAPKV_OK, RULES, PAGED);
     EXPECT(SNAPKV_OK, CHECK, (PAGED, a.layer.keys.block_table = table));
+#define ALIAS_OF_THE_TABLE(view)                                                                   \
+    EXPECT(SNAPKV_ERROR_ALIAS, LISTS | COMPRESS_LAYER,                                             \
+           (PAGED, a.layer.view.block_table = table, a.kept = table));                             \
+    EXPECT(SNAPKV_ERROR_ALIAS, VOTE | SCORE,                                                       \
+           (PAGED, a.layer.view.block_table = table, a.votes = (float *)(void *)table));           \
+    EXPECT(SNAPKV_ERROR_ALIAS, WRITING,                                                            \
+           (PAGED, a.layer.view.block_table = table, a.keys_out.data = table))
+    ALIAS_OF_THE_TABLE(queries);
+    ALIAS_OF_THE_TABLE(keys);
+    ALIAS_OF_THE_TABLE(values);
+#undef ALIAS_OF_THE_TABLE
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_rows = 0));
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.queries.block_rows = 0));
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.values.block_rows = 0));
@@ -492,8 +581,8 @@ static void test_index(void **state) {
     const int32_t high[4] = {0, 7, 11, 40};
     const int32_t negative[4] = {-1, 7, 11, 39};
     const int32_t lowest[4] = {0, 7, INT32_MIN, 39};
-    EXPECT(SNAPKV_ERROR_INDEX, LISTS, a.set = 2);
-    EXPECT(SNAPKV_ERROR_INDEX, LISTS, a.set = SIZE_MAX);
+    EXPECT(SNAPKV_ERROR_INDEX, LISTS | SCORE, a.set = 2);
+    EXPECT(SNAPKV_ERROR_INDEX, LISTS | SCORE, a.set = SIZE_MAX);
     EXPECT(SNAPKV_ERROR_INDEX, LISTS, (a.config.sharing = SNAPKV_PER_LAYER, a.set = 1));
     EXPECT(SNAPKV_ERROR_INDEX, LISTS, (a.config.sharing = SNAPKV_PER_QUERY_HEAD, a.set = 4));
     EXPECT(SNAPKV_OK, LISTS, (a.config.sharing = SNAPKV_PER_QUERY_HEAD, a.set = 3));
@@ -502,6 +591,7 @@ static void test_index(void **state) {
     EXPECT(SNAPKV_ERROR_INDEX, VOTE | MASS, a.query_head = SIZE_MAX);
     EXPECT(SNAPKV_ERROR_INDEX, MASS, a.position = 38);
     EXPECT(SNAPKV_ERROR_INDEX, MASS, a.position = 0);
+    EXPECT(SNAPKV_ERROR_INDEX, MASS, a.position = (size_t)INT32_MAX + 1);
     EXPECT(SNAPKV_ERROR_INDEX, MASS, a.list = high);
     EXPECT(SNAPKV_ERROR_INDEX, MASS, a.list = negative);
     EXPECT(SNAPKV_ERROR_INDEX, MASS, a.list = lowest);
@@ -760,6 +850,8 @@ int main(void) {
         cmocka_unit_test(test_capacity),
         cmocka_unit_test(test_kernel),
         cmocka_unit_test(test_option),
+        cmocka_unit_test(test_gather),
+        cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_custom_rows),
         cmocka_unit_test(test_stride),
         cmocka_unit_test(test_misaligned_rows),

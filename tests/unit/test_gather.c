@@ -270,6 +270,14 @@ static void test_overlap(void **state) {
     assert_status(gather_columns(ascending, 3, m + 11, 10, 5, 2, 2, m, 6), SNAPKV_ERROR_ALIAS);
     assert_memory_equal(m, before.data, memory.size);
 
+    /* A single row needs no stride; a part of a row before it is no whole row. */
+    static const int32_t only[1] = {0};
+    assert_status(gather_rows(only, 1, m + 2, 0, 1, 4, m, 0), SNAPKV_ERROR_ALIAS);
+    assert_memory_equal(m, before.data, memory.size);
+    assert_ok(gather_rows(only, 1, m + 44, 0, 1, 4, m + 40, 0));
+    assert_memory_equal(m + 40, before.data + 44, 4);
+    assert_memory_equal(m + 44, before.data + 44, 20);
+
     /* Neighbours that touch don't overlap. */
     assert_ok(gather_rows(falling, 3, m, 4, 5, 4, m + 20, 4));
     assert_memory_equal(m + 20, before.data + 16, 4);

@@ -206,6 +206,30 @@ static void test_counts_beyond_64_bits(void **state) {
     snapkv_ledger ledger = account(config, model, 4096, generated);
     assert_true(ledger.full_bytes == (uint64_t)1 << 63);
     expect(policy(SNAPKV_PER_QUERY_HEAD), model, 4096, generated, SNAPKV_ERROR_SHAPE);
+
+    /* A cache of 2^32 bytes, and 4 x 2^20 heads x 2^20 queries x 2^31 positions: 2^73. */
+    config = policy(SNAPKV_PER_QUERY_HEAD);
+    config.window = (size_t)1 << 20;
+    config.capacity = config.window + 1;
+    const snapkv_model wide = {1, 1, (size_t)1 << 20, 1, 1, 1};
+    expect(config, wide, INT32_MAX, 0, SNAPKV_ERROR_SHAPE);
+}
+
+/* More lists than an array of counts could have. */
+static void test_more_lists_than_memory(void **state) {
+    (void)state;
+    const size_t counts[1] = {0};
+    snapkv_model model = {1, PTRDIFF_MAX / sizeof(size_t), 1, 1, 1, 1};
+    snapkv_ledger ledger;
+    memset(&ledger, 0xA5, sizeof ledger);
+    const snapkv_ledger before = ledger;
+    const snapkv_config config = policy(SNAPKV_PER_KV_HEAD);
+    assert_status(snapkv_account_lists(&config, &model, 5000, 0, counts, &ledger),
+                  SNAPKV_ERROR_SHAPE);
+    assert_memory_equal(&ledger, &before, sizeof ledger);
+    model.n_layers = 1;
+    assert_ok(snapkv_account_lists(&config, &model, 5000, 0, counts, &ledger));
+    assert_true(ledger.kept_bytes == 0 && ledger.full_bytes == 2 * 5000);
 }
 
 int main(void) {
@@ -217,6 +241,7 @@ int main(void) {
         cmocka_unit_test(test_lists_of_their_own_length),
         cmocka_unit_test(test_errors_write_nothing),
         cmocka_unit_test(test_counts_beyond_64_bits),
+        cmocka_unit_test(test_more_lists_than_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -348,9 +348,60 @@ static void test_random_arrangements(void **state) {
     assert_true(n_exact > N_GATHERS / 3);
 }
 
+/* Pages far apart in a pool, a position each: four bytes of K, then four of V. An output is refused
+ * where it takes one of the prompt's pages, and there alone: not where it takes one of the same
+ * number modulo 2^15, as many as the header's bitmap holds. */
+static void test_pages_far_apart(void **state) {
+    (void)state;
+    enum { LENGTH = 4, PAGES = 70002, PAGE = 8, ROW = 4 };
+    static const int32_t taken[LENGTH] = {1, 40000, 0, 70000}, list[2] = {1, 3};
+    static const int32_t asked[] = {0,     1,     2,     7232,  32767, 32768, 37232,
+                                    39999, 40000, 40001, 65535, 65536, 69999, 70000};
+    unsigned char *pages = new_array(PAGES, PAGE), *was = new_array(PAGES, PAGE);
+    for (size_t i = 0; i < PAGES * PAGE; i++) {
+        was[i] = (unsigned char)(i * 7 + i / 251);
+    }
+    const snapkv_config config = make_config(1, 2, 1);
+    snapkv_layer layer;
+    memset(&layer, 0, sizeof layer);
+    layer.n_query_heads = layer.n_kv_heads = layer.head_dim = 1;
+    layer.length = LENGTH;
+    layer.keys = snapkv_rows_by_head(pages, SNAPKV_F32, LENGTH, 1);
+    layer.keys.block_table = taken;
+    layer.keys.block_rows = 1;
+    layer.keys.block_stride = PAGE;
+    layer.values = layer.keys;
+    layer.values.data = pages + ROW;
+    for (size_t i = 0; i < COUNT_OF(asked); i++) {
+        for (int side = 0; side < 2; side++) { /* with a free page, a low or a high one */
+            const int32_t table[2] = {side ? asked[i] : 3, side ? 70001 : asked[i]};
+            unsigned char values[2 * ROW];
+            const snapkv_rows_out keys_out = {pages, 0, ROW, table, 1, PAGE};
+            const snapkv_rows_out values_out = {values, 0, ROW, NULL, 0, 0};
+            int is_taken = 0;
+            for (size_t k = 0; k < LENGTH; k++) {
+                is_taken |= asked[i] == taken[k];
+            }
+            memcpy(pages, was, PAGES * PAGE);
+            assert_status(snapkv_gather(&config, &layer, 0, list, 2, &keys_out, &values_out),
+                          is_taken ? SNAPKV_ERROR_ALIAS : SNAPKV_OK);
+            for (size_t slot = 0; slot < 2 && !is_taken; slot++) {
+                const size_t row = (size_t)taken[list[slot]] * PAGE;
+                assert_memory_equal(pages + (size_t)table[slot] * PAGE, was + row, ROW);
+                assert_memory_equal(values + slot * ROW, was + row + ROW, ROW);
+                memcpy(pages + (size_t)table[slot] * PAGE, was + (size_t)table[slot] * PAGE, ROW);
+            }
+            assert_memory_equal(pages, was, PAGES * PAGE);
+        }
+    }
+    free(pages);
+    free(was);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_arrangements),
+        cmocka_unit_test(test_pages_far_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -357,6 +357,16 @@ static void test_errors(void **state) {
     assert_ok(observe(&good));
     assert_ok(vote(&good));
     BOTH(SNAPKV_ERROR_NULL, c.workspace = NULL);
+    for (int of_config = 0; of_config < 2; of_config++) {
+        const snapkv_config *config = of_config ? NULL : &good.p.config;
+        const snapkv_layer *layer = of_config ? &good.p.layer : NULL;
+        assert_status(
+            snapkv_part_observe(config, layer, 0, 0, 1, good.statistics, good.workspace, good.size),
+            SNAPKV_ERROR_NULL);
+        assert_status(snapkv_part_vote(config, layer, 0, 0, 1, good.all, 0, good.votes, good.sums,
+                                       good.stride, good.workspace, good.size),
+                      SNAPKV_ERROR_NULL);
+    }
     BOTH(SNAPKV_ERROR_NULL, c.statistics = c.all = NULL);
     BOTH(SNAPKV_ERROR_NULL, c.p.layer.keys.data = NULL);
     BOTH(SNAPKV_ERROR_NULL, c.p.layer.queries.data = NULL);
@@ -428,6 +438,27 @@ static void test_errors(void **state) {
     free_calls(&good);
 }
 
+/* Two heads of 2^30 queries: all the weights of one part, 4 G W x 6144 bytes, could be kept; those
+ * of 2^31 positions, 2^64 bytes, could not. */
+static void test_more_weights_than_memory(void **state) {
+    (void)state;
+    if (SIZE_MAX == UINT32_MAX) {
+        return; /* nor could one part's */
+    }
+    const size_t window = (size_t)1 << 30;
+    const snapkv_config config = make_config(window, window + 1, 1);
+    snapkv_layer layer;
+    memset(&layer, 0, sizeof layer);
+    layer.n_query_heads = 2;
+    layer.n_kv_heads = layer.head_dim = 1;
+    layer.length = INT32_MAX;
+    const size_t least = snapkv_part_workspace_min(&config, &layer);
+    assert_true(least > 0 && least < 8 * window * SNAPKV_PART);
+    assert_true(snapkv_part_workspace_size(&config, &layer, 1) >= 8 * window * SNAPKV_PART);
+    assert_int_equal(snapkv_part_workspace_size(&config, &layer, snapkv_part_count(layer.length)),
+                     0);
+}
+
 static void test_errors_of_scores(void **state) {
     (void)state;
     snapkv_config config = make_config(2, 9, 5);
@@ -447,6 +478,7 @@ static void test_errors_of_scores(void **state) {
     assert_status(SCORE(2, 0, votes, votes, 30, scores, mean), SNAPKV_ERROR_SHAPE);
     assert_status(SCORE(2, SIZE_MAX / 8, votes, votes, SIZE_MAX / 8, scores, mean),
                   SNAPKV_ERROR_SHAPE);
+    assert_status(SCORE(2, 24, votes, votes, SIZE_MAX / 8, scores, mean), SNAPKV_ERROR_SHAPE);
     assert_status(SCORE(2, 24, votes, votes, 23, scores, mean), SNAPKV_ERROR_STRIDE);
     assert_status(SCORE(2, 24, votes, votes, 30, scores, scores), SNAPKV_ERROR_ALIAS);
     assert_status(SCORE(2, 24, votes, votes, 30, votes + 30, mean), SNAPKV_ERROR_ALIAS);
@@ -454,6 +486,10 @@ static void test_errors_of_scores(void **state) {
     votes[53] = NAN;
     assert_status(SCORE(2, 24, votes, votes, 30, scores, mean), SNAPKV_ERROR_NOT_FINITE);
     votes[53] = 1;
+    float sums[60];
+    memcpy(sums, votes, sizeof sums);
+    sums[53] = INFINITY;
+    assert_status(SCORE(2, 24, votes, sums, 30, scores, mean), SNAPKV_ERROR_NOT_FINITE);
     config.kernel_size = 4;
     assert_status(SCORE(2, 24, votes, votes, 30, scores, mean), SNAPKV_ERROR_KERNEL);
     config.kernel_size = 5;
@@ -465,6 +501,7 @@ static void test_errors_of_scores(void **state) {
     }
     assert_ok(SCORE(2, 24, votes, votes, 30, scores, mean));
     assert_true(scores[2] == 1 && mean[23] == 1 && scores[24] == 7 && mean[24] == 7);
+    assert_ok(SCORE(2, 24, votes, sums, 30, scores, NULL)); /* the sums are not looked at */
 }
 
 int main(void) {
@@ -473,6 +510,7 @@ int main(void) {
         cmocka_unit_test(test_positions),
         cmocka_unit_test(test_no_logit_twice),
         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_more_weights_than_memory),
         cmocka_unit_test(test_errors_of_scores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -590,12 +590,18 @@ static void test_keep_by_hand(void **state) {
     kept[0] = -7;
     assert_status(snapkv_keep(&config, 10, scores, 7, kept), SNAPKV_ERROR_CAPACITY);
     assert_status(snapkv_keep(&config, 10, scores, SIZE_MAX, kept), SNAPKV_ERROR_CAPACITY);
+    config.n_sink = 8; /* of the 7 that the recent ones leave */
+    assert_status(snapkv_keep(&config, 10, scores, 0, kept), SNAPKV_ERROR_CAPACITY);
+    config.n_sink = 1;
     assert_status(snapkv_keep(NULL, 10, scores, 3, kept), SNAPKV_ERROR_NULL);
     assert_status(snapkv_keep(&config, 10, NULL, 3, kept), SNAPKV_ERROR_NULL);
     assert_status(snapkv_keep(&config, 10, scores, 3, NULL), SNAPKV_ERROR_NULL);
     assert_status(snapkv_keep(&config, 0, scores, 3, kept), SNAPKV_ERROR_SHAPE);
     assert_status(snapkv_keep(&config, SIZE_MAX, scores, 3, kept), SNAPKV_ERROR_SHAPE);
     assert_status(snapkv_keep(&config, 2, scores, 0, kept), SNAPKV_ERROR_WINDOW);
+    config.window = 0;
+    assert_status(snapkv_keep(&config, 10, scores, 3, kept), SNAPKV_ERROR_WINDOW);
+    config.window = 2;
     assert_status(snapkv_keep(&config, 10, scores, 3, (int32_t *)(uintptr_t)(scores + 2)),
                   SNAPKV_ERROR_ALIAS);
     const float bad[7] = {1, 9, 3, 9, -2, INFINITY, 0};

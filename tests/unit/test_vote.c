@@ -113,7 +113,7 @@ static void test_causal_mask_includes_the_diagonal(void **state) {
 /* The scale of a layer, and its default of 1 / sqrt(head_dim). */
 static void test_scale(void **state) {
     (void)state;
-    static const float scales[] = {0, 1, 0.125f, 0.3f, 1e-3f, 1e-30f, 0.08838834764f};
+    static const float scales[] = {0, -0.0f, 1, 0.125f, 0.3f, 1e-3f, 1e-30f, 0.08838834764f};
     for (size_t i = 0; i < COUNT_OF(scales); i++) {
         problem p = random_problem(6, 2, 1, 60, 24);
         p.layer.scale = scales[i];
@@ -126,7 +126,8 @@ static void test_scale(void **state) {
  * number is legal: every logit is then next to 0. */
 static void test_soft_cap(void **state) {
     (void)state;
-    static const float caps[] = {0, 1e-40f, 1e-30f, 0.01f, 0.5f, 2, 30, 50, 1e6f, 1e30f, FLT_MAX};
+    static const float caps[] = {0, -0.0f, 1e-40f, 1e-30f, 0.01f, 0.5f,
+                                 2, 30,    50,     1e6f,   1e30f, FLT_MAX};
     for (size_t i = 0; i < COUNT_OF(caps); i++) {
         problem p = random_problem(6, 2, 1, 60, 24);
         p.layer.scale = 0.5f;
