@@ -1422,9 +1422,7 @@ SKV_NOINLINE skv_scan skv_make_scan(const snapkv_layer *layer, size_t n_heads, s
     scan.n_lanes = skv_round_up(n_queries, SKV_BLOCK);
     scan.n_votes = n_votes;
     scan.by_max = by_max;
-    scan.first_tile = is_tail && n_queries <= layer->length
-                          ? skv_first_seen(layer, layer->length - n_queries) / SKV_TILE
-                          : 0;
+    scan.first_tile = is_tail ? skv_first_seen(layer, layer->length - n_queries) / SKV_TILE : 0;
     scan.end_tile = skv_tiles(layer->length);
     scan.end_row = scan.n_scored = layer->length;
     return scan;
@@ -2898,25 +2896,21 @@ SKV_NOINLINE int skv_check_sizes(const snapkv_config *config, const snapkv_layer
     return bytes >= PTRDIFF_MAX ? SKV_LARGE_WORKSPACE : 0;
 }
 
-/* The pointers of a view, and its dtype. A gather does not decode. */
-SKV_NOINLINE int skv_check_data(const snapkv_rows *rows, int is_decoded) {
+/* The pointers of a view that is read as numbers. */
+SKV_NOINLINE int skv_check_data(const snapkv_rows *rows) {
     if (!rows->data) {
         return SKV_DATA_NULL;
     }
-    if (is_decoded && rows->dtype == SNAPKV_CUSTOM && !rows->decode) {
-        return SKV_DECODE_NULL;
-    }
-    return 0;
+    return rows->dtype == SNAPKV_CUSTOM && !rows->decode ? SKV_DECODE_NULL : 0;
 }
 
 SKV_INLINE int skv_check_dtype(const snapkv_rows *rows) {
     return (unsigned)rows->dtype > SNAPKV_CUSTOM ? SKV_DTYPE : 0;
 }
 
-/* A view that a gather moves, and that is read as numbers or not. */
+/* A view with data that a gather moves, and that is read as numbers or not. */
 SKV_NOINLINE int skv_check_moved(const snapkv_rows *rows, const snapkv_layer *layer, size_t n_rows,
                                  int as_numbers) {
-    SKV_OBEY(skv_check_data(rows, 0));
     SKV_OBEY(skv_check_dtype(rows));
     if (skv_row_bytes(rows, layer->head_dim) == 0) {
         return SKV_ROW_BYTES;
@@ -2974,10 +2968,10 @@ SKV_NOINLINE int skv_check_scanned(const snapkv_config *config, const snapkv_lay
     const snapkv_rows *queries = &layer->queries, *keys = &layer->keys;
     const int has_voters = skv_has_voters(config, layer, needs);
     if (has_voters) {
-        SKV_OBEY(skv_in_view(skv_check_data(queries, 1), SKV_QUERIES));
+        SKV_OBEY(skv_in_view(skv_check_data(queries), SKV_QUERIES));
     }
     if (n_rows > 0) {
-        SKV_OBEY(skv_in_view(skv_check_data(keys, 1), SKV_KEYS));
+        SKV_OBEY(skv_in_view(skv_check_data(keys), SKV_KEYS));
     }
     SKV_OBEY(skv_check_sizes(config, layer, needs));
     if (has_voters) {
@@ -3089,12 +3083,12 @@ SKV_NOINLINE skv_region skv_area(const void *data, size_t bytes) {
     return area;
 }
 
-/* The first n_rows rows of a view's head 0, each `width` bytes. */
+/* The first n_rows rows, at least one, of a view's head 0, each `width` bytes. */
 SKV_NOINLINE skv_region skv_view_region(const snapkv_rows *view, size_t n_rows, size_t width) {
     skv_region region = skv_area(view->data, width);
-    region.n_rows = view->data && n_rows ? skv_rows_in_block(view, n_rows) : 0;
+    region.n_rows = skv_rows_in_block(view, n_rows);
     region.stride = view->row_stride;
-    if (region.n_rows) {
+    if (region.n_rows) { /* a block_rows of 0 is refused later */
         skv_find_blocks(view, n_rows, &region.lowest, &region.highest);
         region.n_blocks = skv_n_blocks(view, n_rows);
         region.block_stride = view->block_table ? view->block_stride : 0;
@@ -3157,10 +3151,7 @@ SKV_NOINLINE int skv_pages_overlap(const skv_region *a, const skv_region *b) {
     }
     const int b_ahead = b->data >= a->data;
     const size_t distance = b_ahead ? b->data - a->data : a->data - b->data;
-    const size_t blocks = distance / stride, rest = distance % stride;
-    if (blocks > INT32_MAX) {
-        return 0;
-    }
+    const size_t blocks = distance / stride, rest = distance % stride; /* spans meet: < 2^31 */
     /* b's block j lies (j - i) blocks and the distance behind a's block i. */
     for (int next = 0; next < 2; next++) {
         const int64_t shift = (int64_t)blocks + next;
@@ -3181,7 +3172,7 @@ SKV_NOINLINE int skv_page_overlaps(const skv_region *paged, const skv_region *pl
     const uintptr_t end = plain->data + skv_block_extent(plain);
     const uintptr_t first = paged->data + extent; /* where block 0 ends */
     const size_t lowest = plain->data < first ? 0 : (plain->data - first) / stride + 1;
-    const size_t highest = end > paged->data ? (end - paged->data - 1) / stride : 0;
+    const size_t highest = (end - paged->data - 1) / stride; /* spans meet: end lies behind */
     for (size_t i = 0; i < paged->n_blocks; i++) {
         const size_t block = (size_t)paged->table[i];
         if (block >= lowest && block <= highest &&
@@ -3309,7 +3300,7 @@ SKV_NOINLINE int skv_is_in_place(const skv_gathering *gathering, int i) {
     const snapkv_rows *view = gathering->views[i], *out = &gathering->outs[i];
     const size_t first = gathering->first_head, n_kept = gathering->n_kept;
     const uintptr_t head = (uintptr_t)(first * view->head_stride);
-    if (!gathering->ascends || gathering->group > 1 || n_kept > gathering->layer->length ||
+    if (!gathering->ascends || gathering->group > 1 ||
         (uintptr_t)out->data - head != (uintptr_t)view->data ||
         out->row_stride != view->row_stride ||
         (gathering->n_heads > 1 && out->head_stride != view->head_stride) ||
@@ -4009,12 +4000,11 @@ SKV_INLINE skv_region skv_head_rows(const float *votes, size_t n_heads, size_t n
     return rows;
 }
 
-/* What both steps of a worker ask. The areas are as in skv_check_areas. */
+/* What both steps of a worker ask, their sizes checked. The areas are as in skv_check_areas. */
 SKV_NOINLINE snapkv_status skv_check_part(const snapkv_config *config, const snapkv_layer *layer,
                                           size_t group, size_t first_part, size_t n_parts,
                                           const skv_region *areas, size_t n_areas) {
     const int needs = SKV_FOR_VOTES | SKV_FOR_PARTS;
-    SKV_TRY(skv_status(skv_check_sizes(config, layer, needs)));
     const skv_scan scan = skv_part_scan(config, layer, first_part, n_parts);
     const size_t n_all = snapkv_part_count(layer->length);
     const size_t n_groups = layer->n_query_heads / scan.n_heads;

@@ -545,6 +545,10 @@ static void test_block_tables(void **state) {
     ALIAS_OF_THE_TABLE(keys);
     ALIAS_OF_THE_TABLE(values);
 #undef ALIAS_OF_THE_TABLE
+    EXPECT(SNAPKV_ERROR_OUTPUT, WRITING,
+           (a.keys_out.block_table = table, a.keys_out.block_stride = 2 * 12 * 32));
+    EXPECT(SNAPKV_ERROR_OUTPUT, WRITING,
+           (a.values_out.block_table = table, a.values_out.block_stride = 2 * 12 * 32));
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.keys.block_rows = 0));
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.queries.block_rows = 0));
     EXPECT(SNAPKV_ERROR_STRIDE, RULES, (PAGED, a.layer.values.block_rows = 0));
