@@ -3229,7 +3229,7 @@ SKV_NOINLINE int skv_meets_layer(const skv_region *region, const snapkv_config *
                                  const snapkv_layer *layer, int needs, int in_place) {
     const snapkv_rows *views[SKV_N_VIEWS] = {&layer->queries, &layer->keys, &layer->values};
     const int has_voters = skv_holds_voters(config, layer, needs);
-    const size_t heads = layer->n_query_heads * sizeof(float);
+    const size_t heads = skv_size_mul(layer->n_query_heads, sizeof(float));
     skv_region arrays[4];
     arrays[0] = skv_area(layer->sink_logits, heads);
     arrays[1] = skv_area(layer->alibi_slopes, heads);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a fuzz target for $FUZZ_SECONDS (10): fuzz.sh layer|cursor|state native|scalar [keep]
+# Runs a fuzz target for $FUZZ_SECONDS (5): fuzz.sh layer|cursor|state native|scalar [keep]
 #
 # It starts from tests/fuzz/corpus/TARGET, an input in base64 a line. `keep` writes there the
 # smallest inputs that reach all that was reached. An input that fails is printed in base64, and
@@ -7,7 +7,7 @@
 set -e
 target=$1
 isa=$2
-seconds=${FUZZ_SECONDS:-10}
+seconds=${FUZZ_SECONDS:-5}
 keep=$3
 : "${B:=build}"
 : "${CLANG:=clang}"

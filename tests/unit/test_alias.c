@@ -206,6 +206,23 @@ static void test_outputs_in_a_pool(void **state) {
     }
 }
 
+/* A gather asks nothing of the queries: slopes of more heads than memory has reach everywhere. */
+static void test_slopes_without_end(void **state) {
+    (void)state;
+    const int32_t list[2] = {3, 5};
+    setup s = begin(SNAPKV_PER_KV_HEAD, 1, 1);
+    const snapkv_rows_out keys_out = {s.out, 0, ROW, NULL, 0, 0};
+    const snapkv_rows_out values_out = {s.out + 2 * DIM, 0, ROW, NULL, 0, 0};
+    s.p.layer.queries.data = NULL;
+    s.p.layer.alibi_slopes = s.out;
+    s.p.layer.n_query_heads = SIZE_MAX / sizeof(float) + 1;
+    assert_status(snapkv_gather(&s.p.config, &s.p.layer, 0, list, 2, &keys_out, &values_out),
+                  SNAPKV_ERROR_ALIAS);
+    s.p.layer.alibi_slopes = NULL;
+    assert_ok(snapkv_gather(&s.p.config, &s.p.layer, 0, list, 2, &keys_out, &values_out));
+    end(&s);
+}
+
 static void test_mass_inside_what_is_read(void **state) {
     (void)state;
     setup s = begin(SNAPKV_PER_KV_HEAD, 1, 1);
@@ -251,6 +268,7 @@ int main(void) {
         cmocka_unit_test(test_part_of_a_row_that_is_only_read),
         cmocka_unit_test(test_outputs_in_the_gaps_of_an_input),
         cmocka_unit_test(test_outputs_in_a_pool),
+        cmocka_unit_test(test_slopes_without_end),
         cmocka_unit_test(test_mass_inside_what_is_read),
         cmocka_unit_test(test_gathers_over_their_list),
     };
