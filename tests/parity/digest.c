@@ -172,7 +172,7 @@ static uint64_t hash_sizes(uint64_t hash, const size_t *sizes, size_t n) {
 
 /* A budget that is guessed from a sample first. */
 static uint64_t hash_large_budget(uint64_t hash) {
-    enum { LISTS = 8, SCORES = 17000 };
+    enum { LISTS = 16, SCORES = 17000 }; /* more than 4 times SKV_BUDGET_SAMPLES */
     float *scores = (float *)allocate(LISTS * SCORES * sizeof(float));
     snapkv_list lists[LISTS];
     size_t counts[LISTS] = {0};
