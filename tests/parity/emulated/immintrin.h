@@ -35,16 +35,11 @@ static inline __m256 emulated_extract(__m512 a, int high) {
                                  : _mm512_extractf64x4_pd(_mm512_castps_pd(a), 0));
 }
 
-static inline __m512 emulated_nearest(__m512 a) {
-    return emulated_join(_mm256_round_ps(emulated_extract(a, 0), _MM_FROUND_TO_NEAREST_INT),
-                         _mm256_round_ps(emulated_extract(a, 1), _MM_FROUND_TO_NEAREST_INT));
-}
-
 /* The zeroing forms, with all lanes on. */
 #define _mm512_maskz_max_epi32(k, a, b)       _mm512_max_epi32(a, b)
 #define _mm512_maskz_max_ps(k, a, b)          _mm512_max_ps(a, b)
 #define _mm512_maskz_min_ps(k, a, b)          _mm512_min_ps(a, b)
-#define _mm512_maskz_roundscale_ps(k, a, i)   emulated_nearest(a)
+#define _mm512_maskz_sub_epi32(k, a, b)       _mm512_sub_epi32(a, b)
 #define _mm512_maskz_slli_epi32(k, a, n)      _mm512_slli_epi32(a, n)
 #define _mm512_maskz_cvtepi32_ps(k, a)        emulated_cvtepi32_ps(a)
 #define _mm512_maskz_cvtph_ps(k, a)           emulated_cvtph_ps(a)
