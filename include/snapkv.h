@@ -970,9 +970,20 @@ typedef struct skv_int { int32_t lane[SKV_LANES]; } skv_int;
 #define SKV_FMA1(a, b, c) ((a) * (b) + (c))
 #endif
 
+/* clang 14 and 16 make wrong vectors of the lanes on a big-endian AArch64, from -O2 on: there they
+ * stay apart. */
+#if defined(__clang__) && defined(__AARCH64EB__)
+#define SKV_LANES_APART() __asm__ volatile("")
+#else
+#define SKV_LANES_APART() ((void)0)
+#endif
+
 #define SKV_MAP(type, expression)                                                                  \
     type r;                                                                                        \
-    SKV_UNROLL for (int i = 0; i < SKV_LANES; i++) r.lane[i] = (expression);                       \
+    SKV_UNROLL for (int i = 0; i < SKV_LANES; i++) {                                               \
+        r.lane[i] = (expression);                                                                  \
+        SKV_LANES_APART();                                                                         \
+    }                                                                                              \
     return r
 
 SKV_INLINE skv_vec skv_load(const float *p) { SKV_MAP(skv_vec, p[i]); }
@@ -4488,6 +4499,7 @@ SNAPKV_API snapkv_status snapkv_slot_position(const snapkv_cursor *cursor, const
 #undef SKV_FMA1
 #undef SKV_ALL
 #undef SKV_MAP
+#undef SKV_LANES_APART
 #undef SKV_LOWEST
 #undef SKV_HIGHEST_BITS
 #undef SKV_RULES

@@ -28,7 +28,7 @@ size_t use_everything(snapkv_config *config, snapkv_layer *layer, int32_t *kept,
     layer->keys = snapkv_rows_by_head(memory, SNAPKV_F16, size, 8);
     layer->values = snapkv_rows_by_position(memory, SNAPKV_F16, size, 8);
     *out = snapkv_rows_in_place(&layer->keys);
-    sum += (size_t)snapkv_explain(config, layer)[0];
+    sum += (size_t)(unsigned char)*snapkv_explain(config, layer);
     sum += (size_t)snapkv_vote(config, layer, 0, numbers, memory, size);
     sum += (size_t)snapkv_score(config, layer, 0, numbers, numbers + size, memory, size);
     sum += (size_t)snapkv_keep(config, size, numbers, 5, kept);
