@@ -103,15 +103,15 @@ check-llamacpp: $(B)/cmocka.ok ## what that promises; fetches Debian's library i
 
 # tests/checks lists the checks: a new one is a line there, whatever it needs is built by its script
 # or stands in NEEDED. Both are run as many at a time as there are processors; run.sh counts.
-NEEDED := $(MAKE) -j"$$(getconf _NPROCESSORS_ONLN || echo 1)" examples $(B)/quality \
-    $(B)/accuracy $(B)/make_vectors
+NEEDED := examples $(B)/quality $(B)/accuracy $(B)/make_vectors
+ABREAST = --no-print-directory -j"$$(getconf _NPROCESSORS_ONLN || echo 1)"
 
 check: $(B)/cmocka.ok ## every promise, the quick way; installs cmocka if it is missing
-	@$(NEEDED)
+	@$(MAKE) $(ABREAST) $(NEEDED)
 	@tests/run.sh quick
 
 check-all: $(B)/cmocka.ok ## every promise in full; fuzzing, sanitizers, scale
-	@$(NEEDED)
+	@$(MAKE) $(ABREAST) $(NEEDED)
 	@FULL=1 FUZZ_SECONDS=$(FUZZ_SECONDS) tests/run.sh quick long
 
 unit: ## all unit tests, built natively; some: make unit TEST="vote pool" BUILD=scalar

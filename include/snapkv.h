@@ -1107,8 +1107,9 @@ enum {
 
 #define SKV_LOWEST (-3.402823466e38f) /* -FLT_MAX: stands for a logit that is not seen, and for the
                                          maximum where there is none; no infinity */
+#define SKV_LOG2E  1.44269504f
+
 #define SKV_HIGHEST_BITS 0x7F7FFFFF /* of FLT_MAX: the magnitudes of infinities and NaN are above */
-#define SKV_LOG2E 1.44269504f
 
 /* ---- Lane maths ---------------------------------------------------------------------------- */
 
@@ -2214,6 +2215,25 @@ typedef struct skv_range {
     size_t rest;
 } skv_range;
 
+/* A round looks at codes in 512 equal bins of 2^shift: the shift for codes that span `width`. */
+SKV_INLINE int skv_bin_shift(uint32_t width) {
+    int shift = 0;
+    while (width >> shift >= SKV_BINS) {
+        shift++;
+    }
+    return shift;
+}
+
+/* Narrows low .. high to one of its bins. */
+SKV_WRAPS SKV_INLINE void skv_take_bin(int32_t *low, int32_t *high, uint32_t bin, int shift) {
+    const uint32_t bin_low = (uint32_t)*low + (bin << shift);
+    const uint32_t bin_width = ((uint32_t)1 << shift) - 1;
+    if ((uint32_t)*high - bin_low > bin_width) {
+        *high = (int32_t)(bin_low + bin_width);
+    }
+    *low = (int32_t)bin_low;
+}
+
 /* Counts the codes of low .. high in bins of 2^shift. */
 SKV_WRAPS SKV_NOINLINE void skv_fill_bins(const float *scores, size_t n, int32_t low,
                                           int32_t high, int shift, uint32_t *count) {
@@ -2227,16 +2247,12 @@ SKV_WRAPS SKV_NOINLINE void skv_fill_bins(const float *scores, size_t n, int32_t
 }
 
 /* Narrows a range until it is one code, or until all its scores are among the first. Each round
- * counts the codes in question in 512 equal bins and goes on with the bin that holds the one
- * searched: at most 4 rounds for 32 bits. */
+ * goes on with the bin that holds the one searched: at most 4 rounds for 32 bits. */
 SKV_WRAPS SKV_NOINLINE skv_range skv_narrow(const float *scores, size_t n, skv_range range) {
     while (range.low < range.high) {
         uint32_t count[SKV_BINS];
-        const uint32_t low = (uint32_t)range.low, width = (uint32_t)range.high - low;
-        int shift = 0;
-        while (width >> shift >= SKV_BINS) {
-            shift++;
-        }
+        const uint32_t width = (uint32_t)range.high - (uint32_t)range.low;
+        const int shift = skv_bin_shift(width);
         memset(count, 0, sizeof count);
         skv_fill_bins(scores, n, range.low, range.high, shift, count);
         uint32_t bin = width >> shift;
@@ -2244,11 +2260,7 @@ SKV_WRAPS SKV_NOINLINE skv_range skv_narrow(const float *scores, size_t n, skv_r
             range.rest -= count[bin];
             bin--;
         }
-        const uint32_t bin_low = low + (bin << shift), bin_width = ((uint32_t)1 << shift) - 1;
-        range.low = (int32_t)bin_low;
-        if ((uint32_t)range.high - bin_low > bin_width) {
-            range.high = (int32_t)(bin_low + bin_width);
-        }
+        skv_take_bin(&range.low, &range.high, bin, shift);
         if (count[bin] == range.rest) { /* the whole bin */
             break;
         }
@@ -2438,10 +2450,7 @@ SKV_WRAPS SKV_NOINLINE int32_t skv_find_threshold(const skv_lists *all, size_t s
         uint32_t count[SKV_BINS];
         size_t reached[SKV_BINS];
         const uint32_t width = (uint32_t)high - (uint32_t)low;
-        int shift = 0;
-        while (width >> shift >= SKV_BINS) {
-            shift++;
-        }
+        const int shift = skv_bin_shift(width);
         const uint32_t n_bins = (width >> shift) + 1;
         memset(reached, 0, sizeof reached);
         for (size_t list = 0; list < all->n_lists; list++) {
@@ -2455,12 +2464,7 @@ SKV_WRAPS SKV_NOINLINE int32_t skv_find_threshold(const skv_lists *all, size_t s
         while (bin > 0 && reached[bin] < budget) {
             bin--;
         }
-        const uint32_t bin_low = (uint32_t)low + (bin << shift);
-        const uint32_t bin_width = ((uint32_t)1 << shift) - 1;
-        if ((uint32_t)high - bin_low > bin_width) {
-            high = (int32_t)(bin_low + bin_width);
-        }
-        low = (int32_t)bin_low;
+        skv_take_bin(&low, &high, bin, shift);
         if (reached[bin] == budget) {
             break;
         }
@@ -2470,7 +2474,7 @@ SKV_WRAPS SKV_NOINLINE int32_t skv_find_threshold(const skv_lists *all, size_t s
 
 /* The survivors of all lists above the threshold `high`, and at the threshold `low`. */
 SKV_NOINLINE void skv_count_survivors(const skv_lists *all, int32_t low, int32_t high,
-                                 size_t *above, size_t *not_below) {
+                                      size_t *above, size_t *not_below) {
     *above = *not_below = 0;
     for (size_t list = 0; list < all->n_lists; list++) {
         size_t list_above, list_not_below;
@@ -2488,8 +2492,7 @@ enum { SKV_BUDGET_SAMPLES = 1 << 16 };
 
 /* The threshold of a budget. As in skv_guess a sample first says where it is to be looked for, and
  * one count over all scores whether that is right. */
-SKV_NOINLINE int32_t skv_budget_threshold(const skv_lists *all, size_t n_scores,
-                                         size_t budget) {
+SKV_NOINLINE int32_t skv_budget_threshold(const skv_lists *all, size_t n_scores, size_t budget) {
     int32_t low = -SKV_HIGHEST_BITS, high = SKV_HIGHEST_BITS;
     const size_t step = n_scores / SKV_BUDGET_SAMPLES;
     if (step >= 4) {
@@ -2796,6 +2799,12 @@ SKV_INLINE size_t skv_prefix(const snapkv_config *config, size_t length) {
 
 SKV_INLINE int skv_is_bypassed(const snapkv_config *config, const snapkv_layer *layer) {
     return layer->length < config->capacity;
+}
+
+SKV_INLINE size_t skv_set_count(const snapkv_config *config, const snapkv_layer *layer) {
+    return config->sharing == SNAPKV_PER_LAYER        ? 1
+           : config->sharing == SNAPKV_PER_QUERY_HEAD ? layer->n_query_heads
+                                                      : layer->n_kv_heads;
 }
 
 /* The scan of one set, or of one K/V head's part of a layer. */
@@ -3414,12 +3423,6 @@ SKV_NOINLINE snapkv_status skv_view_output(skv_gathering *gathering, int i,
     return skv_check_output(gathering, i);
 }
 
-SKV_INLINE size_t skv_set_count(const snapkv_config *config, const snapkv_layer *layer) {
-    return config->sharing == SNAPKV_PER_LAYER        ? 1
-           : config->sharing == SNAPKV_PER_QUERY_HEAD ? layer->n_query_heads
-                                                      : layer->n_kv_heads;
-}
-
 /* The gather of n_sets sets, once K and V are checked. */
 SKV_NOINLINE snapkv_status skv_plan_gather(skv_gathering *gathering, const snapkv_config *config,
                                            const snapkv_layer *layer, size_t first_set,
@@ -3793,7 +3796,7 @@ SNAPKV_API snapkv_status snapkv_score(const snapkv_config *config, const snapkv_
 
 /* What snapkv_keep and snapkv_coverage ask of the policy and the length. */
 SKV_NOINLINE snapkv_status skv_check_prefix(const snapkv_config *config, size_t length) {
-    if (length == 0 || length > INT32_MAX || length * sizeof(float) >= PTRDIFF_MAX) {
+    if (length == 0 || length > INT32_MAX || skv_size_mul(length, sizeof(float)) >= PTRDIFF_MAX) {
         return SNAPKV_ERROR_SHAPE;
     }
     return config->window == 0 || skv_recent(config) > length ? SNAPKV_ERROR_WINDOW : SNAPKV_OK;

@@ -353,8 +353,10 @@ processors() {
     # Not every 64-bit kernel runs it.
     i386='env QEMU_CPU=max qemu-i386'
     printf 'int main(void) { return 0; }' >"$out/o.c"
-    ! cpu_has fma || ! i686-linux-gnu-gcc -static -o "$out/o" "$out/o.c" 2>/dev/null ||
-        ! "$out/o" 2>/dev/null || i386=
+    if cpu_has fma && i686-linux-gnu-gcc -static -o "$out/o" "$out/o.c" 2>/dev/null &&
+        "$out/o" 2>/dev/null; then
+        i386=
+    fi
     foreign i686 yes "$i386" i686-linux-gnu-gcc -static -msse2 -mfpmath=sse -mfma
     foreign i686-avx2 yes "$i386" i686-linux-gnu-gcc -static $avx2 -mfpmath=sse -mstackrealign
     foreign i686-sse2 no "$i386" i686-linux-gnu-gcc -static -msse2 -mfpmath=sse

@@ -251,17 +251,20 @@ static void test_shape(void **state) {
 /* An array whose entries can be counted and whose bytes can't. */
 static void test_arrays_beyond_32_bits(void **state) {
     (void)state;
-    const size_t n = (size_t)1 << 29;
+    static const size_t sizes[] = {(size_t)1 << 29, (size_t)1 << 30, INT32_MAX};
     float votes[2] = {1, 2}, scores[2] = {3, 4};
     int32_t indices[1] = {5};
     size_t counts[1] = {6};
     const snapkv_config config = make_config(4, 12, 3);
-    const snapkv_list list = {votes, n};
-    assert_status(snapkv_pool(votes, n, 3, SNAPKV_POOL_AVG, scores), SNAPKV_ERROR_SHAPE);
-    assert_status(snapkv_top_k(votes, n, 1, SNAPKV_BY_SCORE, indices), SNAPKV_ERROR_SHAPE);
-    assert_status(snapkv_keep(&config, n, votes, 1, indices), SNAPKV_ERROR_SHAPE);
-    assert_status(snapkv_coverage(&config, n, votes, indices, 1, scores), SNAPKV_ERROR_SHAPE);
-    assert_status(snapkv_allocate(&list, 1, 9, 1, counts), SNAPKV_ERROR_SHAPE);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        const size_t n = sizes[i];
+        const snapkv_list list = {votes, n};
+        assert_status(snapkv_pool(votes, n, 3, SNAPKV_POOL_AVG, scores), SNAPKV_ERROR_SHAPE);
+        assert_status(snapkv_top_k(votes, n, 1, SNAPKV_BY_SCORE, indices), SNAPKV_ERROR_SHAPE);
+        assert_status(snapkv_keep(&config, n, votes, 1, indices), SNAPKV_ERROR_SHAPE);
+        assert_status(snapkv_coverage(&config, n, votes, indices, 1, scores), SNAPKV_ERROR_SHAPE);
+        assert_status(snapkv_allocate(&list, 1, 9, 1, counts), SNAPKV_ERROR_SHAPE);
+    }
     assert_true(scores[0] == 3 && scores[1] == 4 && indices[0] == 5 && counts[0] == 6);
 }
 #endif
