@@ -2820,6 +2820,11 @@ SKV_NOINLINE skv_scan skv_set_scan(const snapkv_config *config, const snapkv_lay
                          config->voting == SNAPKV_VOTE_MAX);
 }
 
+/* The smallest workspace of one set. */
+SKV_NOINLINE size_t skv_set_min(const snapkv_config *config, const snapkv_layer *layer) {
+    return skv_scan_min(skv_set_scan(config, layer));
+}
+
 /* What a call needs of the policy, beyond the window, the voting and the sharing. */
 enum {
     SKV_FOR_VOTES = 1,     /* a position that competes */
@@ -3279,12 +3284,12 @@ SKV_NOINLINE int skv_meets_layer(const skv_region *region, const snapkv_config *
     return 0;
 }
 
-/* The memory that a call writes: areas[0] is its workspace, large enough for `scan`; the others are
- * its outputs. None may lie in another, or in what the layer holds. */
+/* The memory that a call writes: areas[0] is its workspace, of at least `least` bytes; the others
+ * are its outputs. None may lie in another, or in what the layer holds. */
 SKV_NOINLINE snapkv_status skv_check_areas(const skv_region *areas, size_t n_areas,
-                                           const skv_scan *scan, const snapkv_config *config,
+                                           size_t least, const snapkv_config *config,
                                            const snapkv_layer *layer, int needs) {
-    if (areas[0].data % sizeof(float) != 0 || areas[0].bytes < skv_scan_min(*scan)) {
+    if (areas[0].data % sizeof(float) != 0 || areas[0].bytes < least) {
         return SNAPKV_ERROR_WORKSPACE;
     }
     for (size_t i = 0; i < n_areas; i++) {
@@ -3649,7 +3654,7 @@ SNAPKV_API size_t snapkv_workspace_min(const snapkv_config *config, const snapkv
     if (skv_check_sizes(config, layer, SKV_BYPASSES)) {
         return 0;
     }
-    return skv_scan_min(skv_set_scan(config, layer));
+    return skv_set_min(config, layer);
 }
 
 /* snapkv_compress of n_sets sets. All are selected before a row moves. */
@@ -3661,7 +3666,7 @@ SKV_NOINLINE snapkv_status skv_compress_sets(const snapkv_config *config, const 
                                              size_t workspace_size) {
     const size_t n_kept = skv_size_min(layer->length, config->capacity);
     const int ascends = config->order == SNAPKV_BY_POSITION || skv_is_bypassed(config, layer);
-    const skv_scan scan = skv_set_scan(config, layer);
+    const size_t least = skv_set_min(config, layer);
     skv_gathering gathering;
     skv_region areas[3];
     areas[0] = skv_area(workspace, workspace_size);
@@ -3669,7 +3674,7 @@ SKV_NOINLINE snapkv_status skv_compress_sets(const snapkv_config *config, const 
     areas[2] = skv_area(selections, skv_size_mul(n_sets, sizeof *selections));
     SKV_TRY(skv_plan_gather(&gathering, config, layer, first_set, n_sets, n_kept, ascends, keys_out,
                             values_out));
-    SKV_TRY(skv_check_areas(areas, 3, &scan, config, layer, SKV_BYPASSES));
+    SKV_TRY(skv_check_areas(areas, 3, least, config, layer, SKV_BYPASSES));
     SKV_TRY(skv_check_written(&gathering, areas, 3));
     for (size_t i = 0; i < n_sets; i++) {
         SKV_TRY(skv_select_set(config, layer, first_set + i, kept + i * n_kept, NULL,
@@ -3705,14 +3710,14 @@ SNAPKV_API snapkv_status snapkv_select(const snapkv_config *config, const snapkv
     if (set >= skv_set_count(config, layer)) {
         return SNAPKV_ERROR_INDEX;
     }
-    const skv_scan scan = skv_set_scan(config, layer);
+    const size_t least = skv_set_min(config, layer);
     const size_t n_kept = skv_size_min(layer->length, config->capacity);
     skv_region areas[4];
     areas[0] = skv_area(workspace, workspace_size);
     areas[1] = skv_area(kept, n_kept * sizeof *kept);
-    areas[2] = skv_area(scores, scan.n_votes * sizeof *scores);
+    areas[2] = skv_area(scores, skv_prefix(config, layer->length) * sizeof *scores);
     areas[3] = skv_area(selection, sizeof *selection);
-    SKV_TRY(skv_check_areas(areas, 4, &scan, config, layer, SKV_BYPASSES));
+    SKV_TRY(skv_check_areas(areas, 4, least, config, layer, SKV_BYPASSES));
     return skv_select_set(config, layer, set, kept, scores, selection, workspace, workspace_size);
 }
 
@@ -3785,7 +3790,7 @@ SNAPKV_API snapkv_status snapkv_score(const snapkv_config *config, const snapkv_
     areas[0] = skv_area(workspace, workspace_size);
     areas[1] = skv_area(scores, bytes);
     areas[2] = skv_area(votes, bytes);
-    SKV_TRY(skv_check_areas(areas, 3, &scan, config, layer, needs));
+    SKV_TRY(skv_check_areas(areas, 3, skv_set_min(config, layer), config, layer, needs));
     SKV_TRY(skv_score_set(&scan, config, layer, set, workspace, workspace_size));
     memcpy(scores, scan.scores, bytes);
     if (votes) {
@@ -3936,7 +3941,8 @@ SNAPKV_API snapkv_status snapkv_vote(const snapkv_config *config, const snapkv_l
     skv_region areas[2];
     areas[0] = skv_area(workspace, workspace_size);
     areas[1] = skv_area(votes, scan.n_votes * sizeof *votes);
-    SKV_TRY(skv_check_areas(areas, 2, &scan, config, layer, SKV_FOR_VOTES));
+    SKV_TRY(skv_check_areas(areas, 2, skv_set_min(config, layer), config, layer,
+                            SKV_FOR_VOTES));
     scan.n_heads = 1;
     skv_start_scan(&scan, query_head, layer->query_positions, workspace, workspace_size);
     skv_pack_queries(&scan, &layer->queries, query_head);
@@ -4034,7 +4040,7 @@ SKV_NOINLINE snapkv_status skv_check_part(const snapkv_config *config, const sna
     part.length = n_rows;
     part.keys.data = n_rows > 0 ? part.keys.data : NULL;
     part.values.data = n_rows > 0 ? part.values.data : NULL;
-    return skv_check_areas(areas, n_areas, &scan, config, &part, needs);
+    return skv_check_areas(areas, n_areas, skv_scan_min(scan), config, &part, needs);
 }
 
 SNAPKV_API snapkv_status snapkv_part_observe(const snapkv_config *config,
@@ -4401,11 +4407,10 @@ SNAPKV_API snapkv_status snapkv_retained_mass(const snapkv_config *config,
         return SNAPKV_ERROR_INDEX;
     }
     const int32_t query_position = (int32_t)position;
-    skv_scan scan = skv_set_scan(config, layer);
     skv_region areas[2];
     areas[0] = skv_area(workspace, workspace_size);
     areas[1] = skv_area(mass, sizeof *mass);
-    SKV_TRY(skv_check_areas(areas, 2, &scan, config, layer, 0));
+    SKV_TRY(skv_check_areas(areas, 2, skv_set_min(config, layer), config, layer, 0));
     for (int i = 0; i < 2; i++) {
         if (skv_overlap(areas[i].data, areas[i].bytes, (uintptr_t)kept, n_kept * sizeof *kept) ||
             skv_overlap(areas[i].data, areas[i].bytes, (uintptr_t)query,
@@ -4414,7 +4419,7 @@ SNAPKV_API snapkv_status snapkv_retained_mass(const snapkv_config *config,
         }
     }
     snapkv_rows rows = snapkv_rows_by_head(query, SNAPKV_F32, 1, layer->head_dim);
-    scan = skv_make_scan(layer, 1, 1, layer->length, 0);
+    skv_scan scan = skv_make_scan(layer, 1, 1, layer->length, 0);
     skv_start_scan(&scan, query_head, &query_position, workspace, workspace_size);
     skv_pack_queries(&scan, &rows, 0);
     SKV_TRY(skv_scan_keys(&scan));
